@@ -1,7 +1,7 @@
-"""`ChildAdopter`: takes the leases of child shards that this worker has just created (coordination#child-leases).
+"""`ChildAdopter`: takes leases of child shards that this worker has just created (coordination#child-leases).
 
-It takes as many as this worker has room for. The others are left to the fleet, and any worker takes them a moment
-later.
+It takes as many as this worker has room for. The other leases are left to the fleet, where some worker takes them a
+moment later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ChildAdopter:
-    """Assigns them to `worker_id` in the background, one after the other, each held before the next."""
+    """Assigns the leases to `worker_id` in the background, one by one: the next when the one before is held."""
 
     table: LeaseTable
     keeper: LeaseKeeper
@@ -41,11 +41,11 @@ class ChildAdopter:
         self._stopped = False
 
     def adopt(self, keys: Iterable[str]) -> None:
-        """Take those of these leases that are still nobody's. Errors are logged."""
+        """Take those of the leases `keys` that still have no owner. Errors are logged."""
         self._adopting.spawn(self._adopt(keys))
 
     def stop(self) -> None:
-        """Take no more."""
+        """Take no more leases."""
         self._stopped = True
 
     def abandon(self) -> None:

@@ -1,9 +1,9 @@
-"""`FleetMembership`: who is in the fleet. Looks, reports and gifts go in; judgements about workers come out. Pure.
+"""`FleetMembership`: judges from scans and reports which workers of the fleet live, and which may get leases. Pure.
 
 Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-and-clocks,
-coordination#leaving-workers. Each worker has one membership: its failover watcher reports what the table shows, and the
-assigner, the failover watcher and a worker that leaves ask it about the others. Times are monotonic seconds unless they
-are called wall time.
+coordination#leaving-workers. Each worker has one membership. Its failover watcher passes on each scan of the table. The
+assigner, the failover watcher and the departure ask about other workers. Times are monotonic seconds, unless they are
+called wall time.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import NamedTuple
 
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules, WorkerReport
+from mld.fleet.report.sightings import Sightings
 from mld.leases.lease import Lease, loads_of
 from mld.properties.settings import Settings
 
 LEASES_MAX = 2**31 - 1
-"""What maxLeasesForWorker is unless somebody sets it."""
-TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
+"""The default of maxLeasesForWorker."""
+TRACE_S = 300.0  # how long a worker's traces count; a deployment does not keep a fleet away for longer
 
 
 class FoundDead(NamedTuple):
-    """When a worker was found dead, by our clock, and the times of its reports that were seen last, by its own."""
+    """When a worker was found dead (by our wall clock), and the times in its last reports (by its own clock)."""
 
     at_s: float
     reported_s: frozenset[int]
@@ -34,7 +35,7 @@ class FoundDead(NamedTuple):
 
 @dataclass(eq=False)
 class FleetMembership:
-    """What the worker `worker_id` knows of all workers."""
+    """The knowledge of the worker `worker_id` about all workers."""
 
     worker_id: str
     settings: Settings
@@ -43,34 +44,35 @@ class FleetMembership:
         self._me = self.worker_id
         self._rules = ReportRules.of(self.settings.fleet)
         self._application = reports.application_on(self.settings.stream_name)
-        self._looks = reports.Sightings()
+        self._looks = Sightings()
         self._mld: frozenset[str] = frozenset()
         self._of_others: Mapping[str, str] = {}
         self.drained: frozenset[str] = frozenset()
-        """The workers that get leases only if no others have room, as of the last whole look: an operator wants so."""
+        """The workers that an operator drains: they get leases only if no other has room. This and the next five fields
+        are as of the last scan of the whole table."""
         self.java: frozenset[str] = frozenset()
-        """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
+        """The workers whose reports mld did not write."""
         self.strangers: Mapping[str, str] = {}
         """The workers of other applications that show life, with their streams."""
         self.silent: frozenset[str] = frozenset()
-        """The owners none of whose leases had moved for a lease duration."""
+        """The owners whose leases have all been unchanged for a lease duration."""
         self.unheard: frozenset[str] = frozenset()
-        """Who has leases, or had some and has not reported since."""
+        """The workers that have leases, or had some and have not reported since."""
         self.showing_life: frozenset[str] = frozenset()
-        """Who was seen to renew a lease, or owns none and was seen to report twice."""
+        """The workers that were seen to renew a lease, or that own none and were seen to report twice."""
         self.is_alone = True
-        """Whether nobody else owned anything or reported lately."""
+        """Whether no other worker owned a lease or reported lately."""
         self._gave_at = -math.inf
-        self._runs = reports.Sightings()
+        self._runs = Sightings()
         self._standing_still: frozenset[str] = frozenset()
         self._found_dead: dict[str, FoundDead] = {}
         self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
-        """The workers found dead, with when, in epoch seconds: for people."""
+        """The workers found dead, and when (epoch seconds), for people."""
 
-    # --- what a look at the whole table showed ------------------------------------------------------------------------
+    # --- scans of the whole table -------------------------------------------------------------------------------------
 
     def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
-        """Take note of all reports there are, one for each worker, before the owners of the same look."""
+        """Note all reports of a scan, one for each worker. Must be called before `saw_owners` for the same scan."""
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
         self.java = frozenset(report.worker for report in found) - self._mld
         self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
@@ -78,17 +80,17 @@ class FleetMembership:
         self._of_others = {report.worker: report.mld["stream"] for report in found if self.is_stranger(report)}
 
     def is_stranger(self, report: WorkerReport) -> bool:
-        """Return whether another worker reads another stream, whose leases are no business of ours: both tell one."""
+        """Return whether a worker of another application wrote the report: it has a stream, which differs from ours."""
         theirs = reports.application_of(report)
         return report.worker != self._me and None not in (theirs, self._application) and theirs != self._application
 
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
-        """Take note of who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
+        """Note the owners of leases, those of them that have renewed one, and the next owners of pending handoffs."""
         reporting = self._looks.moving(now, self._rules)
-        # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
-        # report is none: who wrote it may be dead.
+        # An owner shows life by renewing leases. A worker without leases shows life by reports since it had some; a
+        # single report proves nothing, because its writer may be dead.
         for worker in owning:
             self._looks.doubt(worker)
         idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
@@ -100,8 +102,8 @@ class FleetMembership:
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
     def gave(self, now: float) -> None:
-        """Note that a lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look
-        may say so.
+        """Note that we gave a lease to another worker. We are not alone then, even if a scan that began before shows
+        nobody else. (That worker may be dead, and then its lease has to be taken.)
         """
         self._gave_at = now
         self.is_alone = False
@@ -111,21 +113,21 @@ class FleetMembership:
         """The mld workers that show life, and this one."""
         return self.showing_life & self._mld | {self._me}
 
-    # --- who may get leases -------------------------------------------------------------------------------------------
+    # --- workers that may get leases ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Forget what was read of a table that is gone, reports among it."""
+        """Forget the leases and reports of a table that is gone."""
         self._looks.forget()
         self._runs.forget()
         self._found_dead.clear()
         self._standing_still = self.silent = self.unheard = self.showing_life = frozenset()
 
     def begin_leadership(self) -> None:
-        """Begin to lead; a new leader has to watch reports for as long as any."""
+        """Note that this worker begins to lead. A new leader must first watch which reports change."""
         self._runs.forget()
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:
-        """Give nothing to a worker that was found dead, though its report may look fresh, until it reports anew."""
+        """Give no leases to a worker that was found dead until it reports again, even if its report looks fresh."""
         kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < TRACE_S}
         reported = (seen.time_of(worker) for seen in (self._looks, self._runs))
         self._found_dead = kept | {worker: FoundDead(wall_s, frozenset(at_s for at_s in reported if at_s is not None))}
@@ -142,15 +144,16 @@ class FleetMembership:
 
     @property
     def clocks_off(self) -> Mapping[str, float]:
-        """The workers whose clocks disagree with ours, and by how many seconds they are ahead."""
+        """The workers whose clocks disagree with ours, with the seconds by which they are ahead."""
         return self._runs.off()
 
     def assignable(
         self, active: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
-        """Return (the `active` reports of workers that may get leases, those of them newly found to stand still).
+        """Return (the reports of workers that may get leases, the reports newly found to be unchanged for too long).
 
-        A worker found dead is back with a newer report, and forgotten when its report has expired.
+        `active` are reports that look fresh. A worker that was found dead may get leases again when it has written a
+        newer report; it is forgotten when its report has expired.
         """
         by_id = {report.worker: report for report in active if not self.is_stranger(report)}
         still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
@@ -171,8 +174,8 @@ class FleetMembership:
         return report.updated_at_s in found.reported_s if found.reported_s else report.updated_at_s <= found.at_s
 
     def living(self, found: Iterable[WorkerReport], now: float, wall_s: float) -> set[str]:
-        """Return the others that report; nobody who is seen to be silent, was found dead, leaves too, or is of another
-        application.
+        """Return the other workers that report, without those that are silent, were found dead, are leaving, or belong
+        to another application.
         """
         active = reports.sort_out(found, wall_s, self._rules, self._looks.alive(now, self._rules)).active
         live = {report.worker for report in active if not (self._is_found_dead(report) or self.is_stranger(report))}
@@ -187,9 +190,9 @@ class FleetMembership:
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
-        """Return who of the others gets these of all `leases` when we leave; nobody beyond its limit.
+        """Map each of our lease `keys` to the worker that takes it over when we leave; no worker exceeds `leases_max`.
 
-        A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
+        A report may be of a dead worker, even if its time is recent. So workers that we saw renew or report come first.
         """
         by_key = {lease.key: lease for lease in leases}
         loads = loads_of(by_key.values())
@@ -203,10 +206,10 @@ class FleetMembership:
 def spread(
     leases: Iterable[Lease], loads: Mapping[str, int], leases_max: int = LEASES_MAX, drained: Container[str] = ()
 ) -> dict[str, str]:
-    """Deal leases over workers with these loads: each to the one with the lowest, then the smallest id.
+    """Deal leases to workers with these loads: each to the worker with the lowest load, then the smallest id.
 
-    A drained worker gets a lease that no other has room for. The answer is the new owner by key; keys for which nobody
-    has room are absent. Leases of finished shards need none.
+    Return the new owner by key. A drained worker gets a lease only if no other has room. Keys for which no worker has
+    room are absent. Leases of finished shards need no room.
     """
     heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
     heapify(heap)

@@ -1,26 +1,27 @@
-"""`Observations`: who renews each lease, and since when a handoff is pending, look after look. Pure.
+"""`Observations`: when each lease was last seen to move, and since when a handoff is pending, from repeated reads of
+the table. Pure.
 
 Rules: coordination#expired-leases, coordination#pending-handoffs. Time is monotonic seconds, passed in with each
 observation.
 
-    seen                                        moved_at
-    first time, nobody's lease                  long ago (`NEVER`)
-    first time, somebody's lease                now
-    another counter or actual owner             now: also a smaller counter, for a table may be made again or restored
+    a read shows                                moved_at
+    a lease for the first time, without owner   long ago (`NEVER`)
+    a lease for the first time, with owner      now
+    another counter or actual owner             now; also a smaller counter, as a table may be restored
     another heartbeat of its owner              now (leases#marked-rows)
     none of these                               as before
-    assigned by ourselves                       now, counter as in the answer
+    (we have assigned the lease)                now, with the counter in the answer
 
-    seen                                        handoff deadline
+    a read shows                                handoff deadline
     no `checkpointOwner`                        none
-    pending, first time or with other owners    now + handoff timeout + lease duration
-    pending, same owners                        as before
+    a pending handoff, new or of other owners   now + handoff timeout + lease duration
+    a pending handoff of the same owners        as before
 
-A lease is *expired* if it is nobody's or has not moved for more than a lease duration, *blocked* while a handoff that
-the leader should leave alone is pending. A handoff past its deadline whose owner lives is *stuck*.
+A lease is *expired* if it has no owner, or has not moved for more than a lease duration. It is *blocked* while it has a
+pending handoff that the leader should leave alone. A handoff is *stuck* if it is past its deadline and its owner lives.
 
-A new leader knows nothing (`forget`): it has to watch for a lease duration before it may call anything expired. Between
-two runs single rows may be read as well (`saw`); they count the same.
+A new leader knows nothing (`forget`): it has to watch for a lease duration before it may call a lease expired. Single
+rows that are read between two scans (`saw`) count in the same way.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
 
 
 class Observations:
-    """The leader's view of every lease, over its runs."""
+    """One worker's observations of every lease."""
 
     def __init__(self, *, lease_duration_s: float, handoff_timeout_s: float) -> None:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
         self._rows: Stillness[str, tuple[int, str | None, str | None]] = Stillness()
-        """Counter, actual owner, and heartbeat of the owner, where that stands for renewals (`Lease.heartbeat`)."""
+        """Counter, actual owner, and heartbeat of the owner if it replaces renewals (`Lease.heartbeat`)."""
         self._handoffs: Stillness[str, tuple[str | None, str | None]] = Stillness()
-        """The next owner and the one that is to hand over, of each pending handoff."""
+        """The next and the present owner of each pending handoff."""
 
     def forget(self) -> None:
-        """Forget what was seen before leadership was won, or of a table that is gone."""
+        """Forget everything: leadership was just won, or the table is gone."""
         self._rows.forget_all()
         self._handoffs.forget_all()
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
-        """Take note of these leases, and no others, shown by a scan that ended at `now`."""
+        """Note all leases of a scan that ended at `now`; forget leases that are not among them."""
         for number, lease in enumerate(leases):
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
@@ -62,7 +63,7 @@ class Observations:
             self._handoffs.keep(there)
 
     def saw(self, lease: Lease, now: float) -> None:
-        """Take note of one row, read at `now`."""
+        """Note one row, read at `now`."""
         self._rows.saw(lease.key, _shown(lease), now, NEVER if lease.actual_owner is None else now)
         if lease.checkpoint_owner is None:
             self._handoffs.forget(lease.key)
@@ -70,30 +71,30 @@ class Observations:
             self._handoffs.saw(lease.key, (lease.owner, lease.checkpoint_owner), now)
 
     def assigned(self, lease: Lease, now: float) -> None:
-        """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
-        start.
+        """Note that we have assigned a lease; `lease` is the row in the answer. The new owner has a whole lease
+        duration to begin its renewals.
         """
         self._rows.begin(lease.key, _shown(lease), now)
         self._handoffs.forget(lease.key)
 
     def handoff_begun(self, lease: Lease, now: float) -> None:
-        """Note that our own handoff was confirmed with this row, whose counter it left alone."""
+        """Note that we have begun a handoff, which leaves the counter alone; `lease` is the row in the answer."""
         if lease.key not in self._rows:
             self._rows.begin(lease.key, _shown(lease), now)
         self._handoffs.begin(lease.key, (lease.owner, lease.checkpoint_owner), now)
 
     def moved_at(self, key: str) -> float:
-        """Return when a lease that was observed was last seen to move; `NEVER` if it was nobody's from the start."""
+        """Return when an observed lease was last seen to move; `NEVER` if it has had no owner since the first read."""
         return self._rows.since(key)
 
     def is_expired(self, lease: Lease, now: float) -> bool:
-        """Return whether it is nobody's, or has stood still for longer than a lease duration; False if it was never
-        observed.
+        """Return whether a lease has no owner, or has not moved for more than a lease duration. A lease with an owner
+        that was never observed is not expired.
         """
         return lease.actual_owner is None or self._rows.is_still(lease.key, now, self._lease_duration_s)
 
     def is_blocked(self, lease: Lease, now: float) -> bool:
-        """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
+        """Return whether a pending handoff must be left alone: owner alive, shard not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
         return not self._handoffs.is_still(lease.key, now, self._patience_s)
@@ -104,7 +105,7 @@ def _shown(lease: Lease) -> tuple[int, str | None, str | None]:
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
-    """Find the leases that are nobody's or expired."""
+    """Find the expired leases, in steps."""
     expired = []
     for number, lease in enumerate(leases):
         if observations.is_expired(lease, now):

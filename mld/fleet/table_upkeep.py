@@ -1,7 +1,7 @@
-"""What a worker does for the lease table itself: keeps its index of leases by owner, and makes a lost table again.
+"""Keeps the lease table complete: its index of leases by owner (`keep_index`), and the table itself (`LostTable`).
 
-Rules: leases#owner-index, leases#lost-table. A table is made again only if somebody has deleted it under a living
-fleet.
+Rules: leases#owner-index, leases#lost-table. A lost table is restored only if somebody deleted it while a fleet was
+using it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 INDEX_RETRY_S = 60.0
-"""An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
+"""How often to check whether the index is missing (a migration tool deletes it)."""
 LOST_TABLE_LOOK_S = 1.0
 
 
@@ -34,7 +34,7 @@ async def ensure_index(index: LeaseIndex) -> None:
 
 
 async def keep_index(index: LeaseIndex, clock: Clock) -> None:
-    """Ask for the index again whenever it is missing, until cancelled."""
+    """Create the index whenever it is missing, until cancelled."""
     while True:
         await clock.sleep(INDEX_RETRY_S)
         try:
@@ -46,7 +46,7 @@ async def keep_index(index: LeaseIndex, clock: Clock) -> None:
 
 @dataclass(eq=False)
 class LostTable:
-    """Makes a lost table again. `on_lost` are called when it is gone, and when it was made again."""
+    """Restores a lost table. The callbacks `on_lost` are called when the table is gone, and when it was restored."""
 
     table: StoredTable
     clock: Clock
@@ -55,9 +55,10 @@ class LostTable:
     metrics: Metrics
 
     async def keep(self, lease_duration_s: float) -> None:
-        """Watch the table until cancelled.
+        """Watch the table until cancelled, and restore it if it is lost.
 
-        After a lease duration nobody believes to hold a lease, and whoever deleted the table has had time to see.
+        It is restored after a lease duration: then no worker believes that it holds a lease, and the person who deleted
+        the table has had time to see the error in the log.
         """
         while True:
             await self.clock.sleep(LOST_TABLE_LOOK_S)
@@ -78,7 +79,7 @@ class LostTable:
                     await self.clock.sleep(lease_duration_s)
 
     def _forget(self) -> None:
-        """End what was believed of the rows."""
+        """Have the parts of the worker forget what they have seen of the rows."""
         for forget in self.on_lost:
             forget()
 
@@ -90,7 +91,7 @@ class LostTable:
             return
         self._forget()
         log.error("the lease table was made again, %d rows of it here", count, extra={"action": "table_restored"})
-        if count:  # the others have found all rows there, and need not say so too
+        if count:  # else another worker has restored all rows, and reports it
             ago_s = self.clock.monotonic() - lost_since
             self.metrics.events.note(EventKind.TABLE, "the lease table is gone", ago_s=ago_s)
             self.metrics.events.note(EventKind.TABLE, f"the lease table was made again, {count} rows by this worker")

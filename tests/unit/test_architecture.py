@@ -180,6 +180,7 @@ PURE = (
     "mld/fleet/assign/takeover.py",
     "mld/fleet/report/cpu_formulas.py",
     "mld/fleet/report/reports.py",
+    "mld/fleet/report/sightings.py",
     "mld/fleet/migrate/single_table.py",
     "mld/fleet/migrate/states.py",
     "mld/shards/graph.py",

@@ -19,8 +19,8 @@ VERBS = frozenset(
     Consume Continue Convert Copy Count Create Cut Damage Deal Decide Declare Decode Delete Deliver Describe Discover
     Distrust Do Draw Drive Drop Elect Empty Encode End Enter Examine Exit Fail Fetch Fill Find Finish Follow Forbid
     Forget Fork Format Free Give Go Hand Handle Hash Have Hear Hide Hold Index Invert Judge Keep Kill Lay Learn Leave
-    Lend Let Limit List Listen Load Lock Log Look Make Mark Measure Move Name Note Number Offer Open Pack Parse Pass
-    Pause Perform Place Plan Position Post Prepare Print Process Promise Publish Put Queue Raise Reach Read Record
+    Lend Let Limit List Listen Load Lock Log Look Make Map Mark Measure Move Name Note Number Offer Open Pack Parse
+    Pass Pause Perform Place Plan Position Post Prepare Print Process Promise Publish Put Queue Raise Reach Read Record
     Refuse Register Release Remark Remember Remove Rename Renew Replace Replay Reply Report Require Restore Resume
     Retire Retrieve Return Run Sample Save Say Scale See Send Serve Set Share Show Shuffle Sign Signal Skip Sleep Sort
     Spend Split Stage Stand Start Step Stop Store Strike Suspect Switch Sync Take Tell Tick Translate Treat Trust Try

@@ -1,1 +1,1 @@
-"""The leader's part: which lease goes to which worker."""
+"""The assignment of leases: by the leader, and by failover watchers for leases that nobody renews."""

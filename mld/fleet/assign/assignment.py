@@ -1,25 +1,27 @@
-"""Which lease goes to which worker: the decisions of the lease assignment manager. Pure; the shell is `assigner`.
+"""`decide`: decides which lease goes to which worker, for the leader's assignment runs. Pure; the shell is `assigner`.
 
 Rules: coordination#balancing-by-variance and coordination#balancing-by-count, on a `View` of leases and workers
-(`fleet_load`). First every lease without a living owner gets one; then, if asked to, the load is evened out.
-Differences from Java:
+(`fleet_load`). First every lease without a living owner gets one; then, if asked to, the load is balanced. Differences
+from Java:
 
-* Workers of equal rank are taken by lease count, then by id.
-* A handoff that is past its deadline is completed by assigning the lease to its next owner.
-* A recipient that would be loaded above the average goes back into the queue, the next ones are tried, and the source's
-  smaller leases still get their chance.
+* Among workers of equal rank, the one with the fewest leases comes first, then the smallest id.
+* If a handoff is past its deadline, the lease is assigned to its next owner.
+* If a move would load its recipient above the average, the next recipients are tried, and then smaller leases of the
+  same source.
 * A worker below the average gives nothing away.
 * No worker gets more than `maxLeasesForWorker`.
-* A lease whose owner has fallen silent goes to the leader as long as it has room, by the rule of `takeover`: given to a
-  worker that has just died, or to a Java worker that looks every ten seconds, it would stand still for as long again.
+* A lease whose owner has fallen silent goes to the leader, as long as the leader has room, by the rule of `takeover`.
+  Given to a worker that has just died, or to a Java worker that discovers leases only every ten seconds, the lease
+  would be without renewals for as long again.
 
-*Coming to rest.* A balancing move takes a lease of weight w from a worker above the average to one that is not above it
-even afterwards. In terms of shares s > avg >= r + w, so the sum of squared shares falls by 2w(s - r - w) > 0: constant
-loads come to rest after finitely many moves. Leases that weigh nothing would move without end, so they stay. With
-measured metrics the same holds as long as a lease costs its new owner no more than the average per weight; a fleet
-whose machines differ more than the threshold forgives may keep moving leases of its slowest machines.
+*Coming to rest.* A balancing move takes a lease of weight w from a worker above the average to a worker that is not
+above the average even afterwards. In terms of shares s > avg >= r + w, so the sum of squared shares falls by
+2w(s - r - w) > 0. So with constant loads there are only finitely many moves. Leases that weigh nothing could move
+without end, so they stay. With measured metrics the same holds as long as a lease costs its new owner no more than the
+average per weight. If the machines of a fleet differ by more than the threshold allows for, leases of its slowest
+machines may keep moving.
 
-Deciders are `Steps`: they yield after well below 2 ms, with 10,000 leases of 1,000 workers too.
+Deciders are `Steps`: they yield after well below 2 ms, even with 10,000 leases of 1,000 workers.
 """
 
 from __future__ import annotations
@@ -39,15 +41,15 @@ from mld.properties.settings import Settings
 from mld.properties.values import AssignmentStrategy
 
 Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]
-"""In which order a worker's leases are offered; `shuffling` in production."""
+"""Puts a worker's leases into the order in which they are offered to others; `shuffling` in production."""
 
-STEP_MOVES = 50  # a move costs about 10 microseconds
-RECIPIENTS_TRIED_MAX = 8  # with one metric the best one decides; with several, a few more may have room
+STEP_MOVES = 50  # moves between two yields; a move costs about 10 microseconds
+RECIPIENTS_TRIED_MAX = 8  # with one metric the first decides; with several metrics, a few more may have room
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write, and the figures behind it."""
+    """The moves to write, and the figures behind them."""
 
     moves: tuple[Move, ...] = ()
     leases: int = 0
@@ -55,9 +57,9 @@ class Plan:
     waiting: int = 0
     """Leases found without a living owner."""
     kept: int = 0
-    """Those among them that stay with their owner, which is the best worker for them."""
+    """How many of the waiting leases stay with their owner, because it is the best worker for them."""
     spillover: int = 0
-    """Those among them for which nobody has room."""
+    """How many of the waiting leases find no worker with room."""
     silent: tuple[str, ...] = ()
     """Workers with a fresh report that renew none of their leases."""
 
@@ -66,7 +68,7 @@ class Plan:
 
 
 def shuffling(rng: random.Random) -> Order:
-    """Return a random order, drawn as far as it is asked for."""
+    """Return an order that is random, and drawn only as far as it is used."""
 
     def order(leases: list[Lease]) -> Iterator[Lease]:
         rest = list(leases)
@@ -90,9 +92,9 @@ def decide(
     leader: str,
     balance: bool,
 ) -> Steps[Plan]:
-    """Decide the moves: by utilization and throughput, or by the strategy COUNT, to the worker with the fewest leases.
+    """Decide the moves, by utilization and throughput, or by lease count if the strategy is COUNT.
 
-    `observations` know the scan already; `workers` are the active.
+    `observations` must have noted the scan already; `workers` are the active ones.
     """
     view = yield from survey(leases, workers, observations, now, settings, wall_s=wall_s)
     by_count = settings.fleet.assignment_strategy is AssignmentStrategy.COUNT
@@ -123,7 +125,7 @@ def decide(
 
 
 def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
-    """Give stuck and waiting leases away until nobody has room; how many of them stay with their owner."""
+    """Assign stuck and waiting leases until no worker has room. Return how many of them stay with their owner."""
     _force_stuck(view, queue)
     kept = 0
     for number in range(len(view.waiting)):
@@ -142,7 +144,9 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
 
 
 def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
-    """Return who gets a waiting lease, out of the queue; None if nobody has room, unless it needs none."""
+    """Return the worker that gets a waiting lease, and take it out of the queue; None if no worker has room. A lease of
+    a finished shard needs no room.
+    """
     mine = view.loads.get(leader)
     if not lease.is_load:
         return mine or next(iter(view.loads.values()), None)
@@ -152,7 +156,7 @@ def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | Non
 
 
 def _force_stuck(view: View, queue: Queue) -> None:
-    """Complete overdue handoffs. Where the next owner is gone or full, anybody may have the lease."""
+    """Complete overdue handoffs. If the next owner is gone, full or drained, another worker gets the lease."""
     for lease in view.stuck:
         load = view.loads.get(lease.owner or "") or queue.pop()
         if load is not None and (view.is_full(load) or load.is_drained):
@@ -162,7 +166,7 @@ def _force_stuck(view: View, queue: Queue) -> None:
 
 
 def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
-    """Move a lease, and queue both workers again: who lost one may have room, or be preferred among its equals."""
+    """Move a lease, and queue both workers again, because the rank of the worker that lost it changes, too."""
     view.move(lease, load, why)
     source = view.loads.get(lease.actual_owner or "")
     if source is not None:
@@ -183,7 +187,7 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
 
 
 def _sources(view: View) -> list[tuple[float, Load]]:
-    """Return (weight to take, worker) by the metric with the most to take, the most loaded first."""
+    """Return (weight to take away, worker) for the metric by which the most has to move; the largest weight first."""
     best: list[tuple[float, Load]] = []
     best_total = -1.0
     for metric in view.averages:
@@ -210,9 +214,7 @@ def _hot(view: View, metric: str) -> list[Load]:
 
 
 def _take(view: View, load: Load, metric: str) -> float | None:
-    """Return how much weight the worker should lose besides what is leaving it already; None if it should not lose
-    any.
-    """
+    """Return how much weight to take from the worker, besides the handoffs under way; None if nothing."""
     value, average = load.values[metric], view.averages[metric]
     if value <= average:
         return None
@@ -223,10 +225,10 @@ def _take(view: View, load: Load, metric: str) -> float | None:
 
 
 def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) -> Steps[None]:
-    """Move leases of less than `take` together, or else the lightest one.
+    """Move leases that together weigh less than `take`; if all are heavier, move the lightest one (with `overshoot`).
 
-    A lease nobody has room for costs nothing of `take`, so that smaller ones get their chance. A worker that is loaded
-    though its leases weigh nothing loses one of them: something on it is hot.
+    A lease for which no worker has room does not count, so that smaller ones are still tried. If a worker is loaded
+    although its leases weigh nothing, it loses one of them, because something on it must be busy.
     """
     remaining, too_heavy = take, math.inf
     lightest: Lease | None = None
@@ -263,7 +265,7 @@ def _place(view: View, queue: Queue, source: Load, lease: Lease) -> bool:
 
 
 def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | None:
-    """Return the best worker that stays at or below the averages with so much more; the others stay in the queue."""
+    """Return the best worker that stays at or below the averages with `weight` more. The others stay in the queue."""
     passed: list[Load] = []
     found = None
     while found is None and len(passed) < RECIPIENTS_TRIED_MAX:
@@ -293,9 +295,9 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 
 
 def _even_out(view: View, loads: Collection[Load], order: Order) -> Steps[None]:
-    """Move from the worker with the most leases to the one with the fewest, until they differ by at most one.
+    """Move leases from the worker with the most to the worker with the fewest, until they differ by at most one.
 
-    Both are compared by what they will have when the handoffs under way are over.
+    The compared numbers are those after all handoffs that are under way.
     """
     offered = {load.worker: iter(order(load.movable)) for load in loads}
     fullest = [(load.leaving - load.count, load.worker) for load in loads]

@@ -1,22 +1,24 @@
-"""What an assignment run weighs: the leases, the live workers, and how loaded each of them is. Pure.
+"""`View`: the leases, the live workers, and the load of each worker, as an assignment run sees them. Pure.
 
 Rules: coordination#lease-weights. Differences from Java:
 
-* A lease weighs its `throughputKBps`; one without it weighs the average of those that have it; a complete one weighs
-  nothing. If no lease has any throughput, as in a new application, each weighs the same. So there is no 0/0.
-* A worker without metrics is measured by its *share*: its weight in percent of the fair one. A metric that is 0 on
-  every worker tells nothing either, and the share stands in for it. A share has no operating range, only the threshold:
+* A lease weighs its `throughputKBps`; without one it weighs the average of the leases that have one; a lease of a
+  finished shard weighs nothing. If no lease has any throughput, as in a new application, all weigh the same, so that
+  there is no 0/0.
+* A worker without metrics is measured by its *share*: its weight in percent of the fair weight. The share also replaces
+  a metric that is 0 on every worker, and so gives no information. A share has no operating range, only the threshold:
   Java's range of 100 makes every worker slightly above the average a source, and so moves leases for ever.
-* A handoff that is on its way already counts as load of its next owner and as relief of its old one, so that neither
-  is decided twice.
-* Only open leases count against `maxLeasesForWorker` (leases#load-of-a-worker); Java counts finished ones as well.
-* A worker that an operator drains gets a lease only if no other has room for it. A lease that an operator has moved
-  stays where it is until the time on its row.
-* A worker with a fresh report that renews none of its leases gets no others while another worker is there: reports are
-  believed for a minute, a lease for ten seconds.
-* Workers that measure the same processors (*neighbours*) do not differ in what is measured. So they share one figure,
-  their mean, by which their machine is compared with others; among themselves they are evened out by count, in every
-  run.
+* A handoff under way already counts as load of its next owner and as relief of its old owner, so that it is not decided
+  twice.
+* Only leases of open shards count towards `maxLeasesForWorker` (leases#load-of-a-worker); Java counts finished ones as
+  well.
+* A worker that an operator drains gets a lease only if no other has room. A lease that an operator has moved stays
+  where it is until the time in its row.
+* If a worker has a fresh report but renews none of its leases, it gets no others while there is another worker: a
+  report counts for a minute, a lease only for ten seconds.
+* Workers that measure the same processors (*neighbours*) cannot differ in their figures. So they share one figure,
+  their mean, by which their machine is compared with others. Among themselves they are balanced by lease count, in
+  every run.
 """
 
 from __future__ import annotations
@@ -38,27 +40,28 @@ from mld.leases.rows import LEASE_TABLE_KEY
 from mld.properties.settings import Settings
 
 SHARE = "T"
-"""Metric name of the share, Java's name of its throughput metric."""
+"""Metric name of the share; Java's name for its throughput metric."""
 FULL_SHARE = 100.0
-STEP_REPORTS = 25  # one with ten figures takes some 20 microseconds to read
+STEP_REPORTS = 25  # reports read between two yields; one with ten figures takes some 20 microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that may get leases. `utilization` (averages by metric, percent) is empty for one without metrics."""
+    """A worker that may get leases. `utilization` has averages in percent, by metric; empty without metrics."""
 
     worker: str
     utilization: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     """Operating ranges by metric, percent; a metric without one has no limit."""
     is_drained: bool = False
-    """An operator wants it to have no leases: it gets one only if no other worker has room."""
+    """An operator drains the worker: it gets a lease only if no other worker has room."""
     meter: str = ""
-    """What its figures are of; those with the same one, which is not empty, are neighbours."""
+    """The processors that it measures, see `LoadSource.meter`. Workers with the same meter, if not empty, are
+    neighbours."""
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
-    """Return an active worker as its report describes it (coordination#report-judgement)."""
+    """Return the live worker that a report describes (coordination#report-judgement)."""
     is_drained = reports.is_drained(report)
     if reports.is_default(report):
         return LiveWorker(report.worker, is_drained=is_drained)
@@ -81,7 +84,7 @@ def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list
 
 
 def reports_among(rows: Sequence[Row]) -> Steps[reports.ReportScan]:
-    """Find the worker reports among the rows of the lease table that are no leases."""
+    """Find the worker reports among `rows`, the rows of the lease table that are no leases."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for start in range(0, len(rows), STEP_REPORTS):
@@ -113,14 +116,14 @@ class Move:
 
 @dataclass(slots=True)
 class Load:
-    """A live worker and what it carries; changes while a decider deals."""
+    """A live worker and its load, which changes while a decider makes moves."""
 
     worker: str
     values: dict[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.0
     count: int = 0
-    """Open leases it holds or is about to get."""
+    """Leases of open shards that it holds or is about to get."""
     movable: list[Lease] = field(default_factory=list)
     leaving: int = 0
     leaving_weight: float = 0.0
@@ -129,7 +132,7 @@ class Load:
     expired: int = 0
     is_drained: bool = False
     ticket: int = -1
-    """Its entry in the queue; -1 if it is not queued."""
+    """The number of its valid entry in the queue; -1 if it is not queued."""
 
     @property
     def is_silent(self) -> bool:
@@ -141,7 +144,7 @@ class Load:
 
 @dataclass(slots=True)
 class View:
-    """Everything a decider looks at, and the moves it has decided."""
+    """The input of a decider, and the moves that it has decided so far."""
 
     settings: Settings
     loads: dict[str, Load]
@@ -149,9 +152,9 @@ class View:
     has_throughput: bool = False
     averages: dict[str, float] = field(default_factory=dict)
     per_weight: dict[str, float] = field(default_factory=dict)
-    """By how much one unit of weight raises a metric."""
+    """By how much one unit of weight raises each metric."""
     waiting: list[tuple[float, str, Lease]] = field(default_factory=list)
-    """Heap of the leases to assign, longest without a living owner first."""
+    """Heap of the leases to assign; the one that has been without a living owner for longest comes first."""
     stuck: list[Lease] = field(default_factory=list)
     silent: tuple[str, ...] = ()
     neighbours: list[list[Load]] = field(default_factory=list)
@@ -167,7 +170,7 @@ class View:
         return kbps if kbps is not None and is_amount(kbps) else self.mean_weight
 
     def is_full(self, load: Load) -> bool:
-        """Return whether a limit of the settings is reached. The limit of throughput may be overshot by one lease."""
+        """Return whether the worker has reached a limit. One lease may take it beyond the limit of throughput."""
         if load.count >= self.settings.leases.held_max:
             return True
         return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
@@ -191,17 +194,17 @@ class View:
             load.values[metric] += weight * self.per_weight[metric]
 
     def headroom(self, load: Load) -> float:
-        """Return how far below the fleet's average the worker is, by its worst metric."""
+        """Return how far the worker is below the fleet's average, by its worst metric, relative to its own value."""
         return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
 
     def _headroom(self, metric: str, value: float) -> float:
         if value > 0:
             return (self.averages[metric] - value) / value
-        return math.inf if metric == SHARE else 1.0  # a share of 0 is known exactly, a measured 0 is not
+        return math.inf if metric == SHARE else 1.0  # a share of 0 is exact, a measured 0 is not
 
 
 class Queue:
-    """The workers that may get leases, best first: undrained ones, then by rank, then fewest leases, then id."""
+    """The workers that may get leases, best first: not drained, then by headroom, then fewest leases, then by id."""
 
     def __init__(self, view: View, *, by_headroom: bool) -> None:
         self._view = view
@@ -212,7 +215,7 @@ class Queue:
             self.push(load)
 
     def push(self, load: Load) -> None:
-        """Queue the worker as it is now, in place of an earlier entry; not at all if it is full."""
+        """Queue the worker with its present rank, which replaces an earlier entry. A full worker is not queued."""
         load.ticket = -1
         if self._view.is_full(load):
             return
@@ -222,7 +225,7 @@ class Queue:
         heappush(self._heap, (load.is_drained, rank, load.count, load.worker, load.ticket))
 
     def pop(self) -> Load | None:
-        """Return the best worker, out of the queue; None if there is none."""
+        """Take the best worker out of the queue and return it; None if the queue is empty."""
         while self._heap:
             *_, worker, ticket = heappop(self._heap)
             load = self._view.loads[worker]
@@ -233,7 +236,7 @@ class Queue:
 
 
 def is_amount(number: float) -> bool:
-    """Return whether the number is as it should be: neither negative nor NaN nor infinite."""
+    """Return whether the number is neither negative nor NaN nor infinite."""
     return 0 <= number < math.inf
 
 
@@ -246,7 +249,7 @@ def survey(
     *,
     wall_s: float,
 ) -> Steps[View]:
-    """Make the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
+    """Make the view of scanned and observed leases. If `workers` has a worker twice, its last entry counts."""
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
     view = View(settings, loads)
@@ -275,7 +278,7 @@ def _weigh(view: View, leases: Sequence[Lease]) -> Steps[None]:
 def _sort_out(
     view: View, leases: Sequence[Lease], observations: Observations, now: float, wall_s: float
 ) -> Steps[float]:
-    """Put each lease where it belongs: waiting, stuck, on its way, movable. The answer is the weight of all."""
+    """Sort the leases into waiting, stuck, being handed off, and movable ones. Return the weight of all leases."""
     total = 0.0
     for number, lease in enumerate(leases):
         weight = view.weight(lease)
@@ -328,7 +331,7 @@ def _leave_out_the_silent(view: View) -> None:
 
 
 def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> None:
-    """Compute averages over the live workers, each worker's values, and what a unit of weight adds to them."""
+    """Compute each worker's values, their averages over live workers, and how much a unit of weight adds to them."""
     target = total / max(1, len(view.loads))
     share_per_weight = FULL_SHARE / target if target else 0.0
     measured = {worker: workers[worker].utilization for worker in view.loads}
@@ -344,16 +347,16 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
     view.averages = _averages([load.values for load in view.loads.values()])
     for metric, average in view.averages.items():
         if average <= 0:
-            view.averages[metric] = FULL_SHARE  # only the share: nobody who is measured by it has a lease yet
+            view.averages[metric] = FULL_SHARE  # this is the share, and no worker measured by it has a lease yet
         view.per_weight[metric] = view.averages[metric] / target if target else 0.0
-    if SHARE in view.averages:  # known exactly; its average is that of the workers without metrics only
+    if SHARE in view.averages:  # exact, unlike its average, which is only that of the workers without metrics
         view.per_weight[SHARE] = share_per_weight
     for load in view.loads.values():
         view.raise_values(load, load.arriving_weight)
 
 
 def _join_neighbours(view: View, workers: Mapping[str, LiveWorker]) -> None:
-    """Find the measured workers that measure the same, and let them share the mean of their figures."""
+    """Find the workers that measure the same processors, and give all of these the mean of their figures."""
     by_meter: dict[str, list[Load]] = {}
     for load in view.loads.values():
         if (meter := workers[load.worker].meter) and SHARE not in load.values:

@@ -1,9 +1,9 @@
-"""`Leadership`: what one leadership remembers from run to run, and what it decides by that.
+"""`Leadership`: the facts that a leader remembers between its assignment runs, and decisions from these facts.
 
-Rules: coordination#restraint-while-alone, coordination#stepping-down. A worker that seems to be alone, while the table
-shows that others were there lately, gets few of the free leases until workers that started with it can have reported.
-Otherwise the first worker of a new deployment would get every lease, start a child for each, and keep many for good. On
-a table where nobody else has left a trace it gets many more at once.
+Rules: coordination#restraint-while-alone, coordination#stepping-down. If a leader seems to be alone, but the table
+shows that others were there lately, it gets only few of the free leases, until workers that started at the same time
+have had time to report. Otherwise the first worker of a new deployment would get every lease, start a child for each,
+and keep many for good. If no other worker has left a trace in the table, it gets many more at once.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ from mld.fleet.membership import TRACE_S
 from mld.fleet.report.reports import FleetSnapshot
 
 FAILED_RUNS_MAX = 3
-ALONE_S = 5.0  # two captures before a first report, and the start of a worker
-ALONE_LEASES_MAX = 32  # so that a small application begins at once
-FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
+ALONE_S = 5.0  # how long leases are held back: the start of a worker, and two captures before its first report
+ALONE_LEASES_MAX = 32  # leases given meanwhile: enough for a small application to begin at once
+FIRST_LEASES_MAX = 256  # the same if nobody else has left a trace; limited, because a whole fleet may be starting
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A leadership that began at `since` (monotonic). Early runs, those between two scheduled ones, do not count."""
+    """A leadership that began at `since` (monotonic). `runs` counts runs, except early ones between scheduled ones."""
 
     since: float
     runs: int = 0
     failures: int = 0
-    """Runs that failed in a row."""
+    """Consecutive failed runs."""
     balanced_among: frozenset[str] = frozenset()
-    """The workers among which the load was evened out last."""
+    """The workers among which the load was last balanced."""
 
     def balances(self, workers: Iterable[str], every: int, *, early: bool) -> bool:
-        """Return whether a run evens the load out: the first does, every `every`th, and one after a worker came or
-        went.
-        """
+        """Return whether a run balances the load: the first, every `every`th, and one after a worker came or went."""
         if early and self.runs > 0:
             return False
         return self.runs % every == 0 or frozenset(workers) != self.balanced_among
 
     def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Leadership:
-        """Return the leadership after a run that has decided; its writes may still fail."""
+        """Return the leadership after a run has made its plan; the writes may still fail."""
         runs = self.runs + (self.runs == 0 or not early)
         return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
 
@@ -49,12 +47,12 @@ class Leadership:
         return replace(self, failures=0)
 
     def after_failure(self) -> Leadership | None:
-        """Return None if another worker should lead."""
+        """Return the leadership after a failed run; None if another worker should lead."""
         failures = self.failures + 1
         return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
 
     def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
-        """Return the part of the plan that `alone`, the only worker known, may get by now."""
+        """Return the part of the plan that may be written now; `alone` is the only known worker."""
         if now - self.since >= ALONE_S:
             return plan
         most = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
@@ -63,7 +61,7 @@ class Leadership:
 
 
 def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
-    """Return whether another worker owns something or has reported within `TRACE_S`, alive or not."""
+    """Return whether another worker, alive or not, owns a lease or has reported within `TRACE_S`."""
     if any(lease.actual_owner not in (None, alone) for lease in seen.leases):
         return True
     since = wall_s - TRACE_S
@@ -72,7 +70,7 @@ def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run did, for the log."""
+    """The results of a run, for the log."""
 
     plan: Plan
     balanced: bool

@@ -1,8 +1,8 @@
-"""`MoveWriter`: writes the moves that were decided, one conditional UpdateItem each, a few at a time.
+"""`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time.
 
-Rules: coordination#assignment-writes, coordination#take-over-writes. There are no retries: a refused move was
-overtaken, and the next run sees what became of a move with an unknown outcome. An expired lease is moved only as it was
-seen; Java checks only its owner, and may take a lease that has just been renewed.
+Rules: coordination#assignment-writes, coordination#take-over-writes. There are no retries: if a move is refused,
+another worker was faster; if its outcome is unknown, the next run reads the row. An expired lease is moved only if its
+counter is as seen. (Java checks only the owner, and may take a lease that has just been renewed.)
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 OnAssigned = Callable[[tuple[str, ...]], None]
-"""Hears of leases that come to ourselves, at once or by a handoff."""
+"""Called with the keys of leases that this worker gets, at once or by a handoff."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What became of some moves. `errors` are outcomes unknown."""
+    """The outcomes of some moves. `errors` are of moves with an unknown outcome."""
 
     done: dict[str, Lease] = field(default_factory=dict)
-    """The rows as they are now."""
+    """The rows that were written, as they are now, by key."""
     refused: int = 0
     errors: list[Exception] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class MoveWriter:
-    """Writes moves and tells `observations` of them. `on_assigned` hears of the leases that come to ourselves."""
+    """Writes moves, and notes them in `observations`."""
 
     table: LeaseTable
     observations: Observations
@@ -50,16 +50,17 @@ class MoveWriter:
     metrics: Metrics = field(default_factory=Metrics)
 
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
-        """Write all of them; errors are collected, so that one lease does not cost the others.
+        """Write all moves. Errors are collected, so that one lease does not affect the others.
 
-        `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
+        `counter_matters`: refuse the move of any lease that was written since it was read, and not only of expired
+        ones.
         """
         written = Written()
 
         async def write_one(move: Move) -> None:
             try:
                 answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
-            except Exception as error:  # whoever asked fails with it when all writes have ended
+            except Exception as error:  # the caller raises it when all writes have ended
                 failure = survived(error, "moving a lease", move.lease.key)
                 written.errors.append(failure)
                 log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
@@ -104,7 +105,7 @@ def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
 
 
 def _is_from_silent(move: Move) -> bool:
-    """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    """Return whether the lease is expired but has an owner: if the owner has renewed it since the read, it keeps it."""
     return move.why is Why.EXPIRED and move.lease.actual_owner is not None
 
 

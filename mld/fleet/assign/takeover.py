@@ -1,33 +1,36 @@
-"""Which leases nobody renews, since when, and which of them we take when. Pure; `failover_watcher` looks and writes.
+"""`Takeover`: decides which leases nobody renews, and which of them this worker takes, and when. Pure.
+`failover_watcher` reads the table and writes.
 
-Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
-was published and whatever happened before: *a worker that sees a lease stand still for a lease duration takes it*.
+Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads and
+whatever happened before: *a worker that sees a lease unchanged for a lease duration takes it*.
 
     lease                                      due
-    its owner, or the owner's heartbeat,       a lease duration after we first saw it with that counter
+    the counter (or the owner's heartbeat)     a lease duration after we first saw it with that counter
       does not move
-    the same, owner a Java worker that was     the same, and as long as a Java worker may take to discover the lease,
-      never seen to renew it                   unless it has stopped renewing what it had
-    nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, its last owner or
-                                               the leader may be about to give it to somebody; many not all at once
+    the same, but the owner is a Java worker   the same, plus the time that a Java worker may take to discover the
+      that was never seen to renew it          lease, unless that worker has stopped renewing its other leases
+    no owner                                   `FREE_GRACE_S` after we first saw it so, as its creator, its last owner
+                                               or the leader may be about to assign it; of many, not all at once
     its owner is known to have ended           at once
-    ours by the row                            never: discovery resumes it. But in a handoff that a process with our
-                                               id was to complete it is anybody's
+    the row names us as the owner              never: discovery resumes it. But in a handoff from a process with our
+                                               id any worker may take it
 
-A due lease is dealt among the watchers, who all deal alike. The one it falls to takes it at once; any other takes it if
-it still stands still `SECOND_CHANCE_S` later. Each write is conditional on owners and counter, so any number may act. A
-worker takes leases for itself only, because it cannot know that another one lives, and a lease given to a worker that
-has just died would stand still for another lease duration. If one gets more than its share, the leader evens that out.
+Due leases are dealt among the watchers by a rule that gives the same result in each of them. The watcher to which a
+lease falls takes it at once. Any other watcher takes it if it is still unchanged `SECOND_CHANCE_S` later. Each write is
+conditional on owners and counter, so it does no harm if several try. A worker takes leases only for itself, because it
+cannot know whether another one lives; given to a worker that has just died, a lease would be without renewals for
+another lease duration. If a worker gets more than its share by this, the leader balances that later.
 
-*Watchers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
-the second chance. Reading the whole table so often is expensive where many workers do it, so only `WATCHERS` do, or as
-many more as have room for the leases of a full worker together: each worker chooses them by a hash of the ids of the
-workers that it sees to live, those with room first, drained ones after others. The rest looks once per lease duration,
-at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with watchers
-of its own. Views that differ cost reads, or second chances.
+*Watchers.* If a watcher reads the table every `LOOK_PERIOD_S`, a lease is without renewals for at most a lease
+duration, plus that period, plus the second chance. It would be expensive if many workers read the whole table so often.
+So only `WATCHERS` of them do, or more until they have room together for the leases of a full worker. Each worker
+chooses the watchers by a hash of the ids of the workers that it sees to live: those with room first, drained ones last.
+The other workers read the table once per lease duration; if it has more than `SLOW_LEASES`, less often in proportion.
+Large tables are read in parts, and each part has its own watchers. If workers see different fleets, that only costs
+more reads, or second chances.
 
-*Newcomers.* The lock of a leader that was killed is void after two minutes only. So whoever sees that the lock's owner
-shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own
+*Newcomers.* The lock of a killed leader stays valid for two minutes. So if a worker sees that the lock's owner shows no
+life, and has more leases than its share, it hands one of them off to a living worker without leases
 (coordination#newcomers-without-a-leader).
 """
 
@@ -54,18 +57,19 @@ from mld.properties.settings import Settings
 SECOND_CHANCE_S = 0.3
 FREE_GRACE_S = 1.0
 FREE_AT_ONCE_MAX = 32
-"""Free leases that one worker takes at once: more of them mean that a fleet starts, and others want their share."""
+"""How many free leases one worker takes at once. More free leases mean that a fleet starts, and that other workers will
+want their share."""
 JAVA_DISCOVERY_SLACK_S = 1.0
-"""A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
-FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
+"""A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2; this is for renewing them one by one."""
+FREE_WAIT_S_MAX = 5.0  # after that, workers that start together have seen each other renew; at most a lease duration
 
 
 @dataclass(eq=False)
 class Takeover:
-    """What one worker has seen of the leases, look after look; times are monotonic seconds.
+    """One worker's knowledge of the leases, from repeated reads of the table; times are monotonic seconds.
 
-    A *whole* look shows every row and says who is there, too, which `membership` hears. Looks at parts show leases
-    only.
+    A read (a *look*) may be of the whole table: then it also shows which workers are there, which is passed on to
+    `membership`. A read of a part shows only leases.
     """
 
     settings: Settings
@@ -76,11 +80,11 @@ class Takeover:
         self._me = self.worker_id
         self.observations = Observations(lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=0.0)
         self._ended: dict[str, float] = {}
-        """Workers that are known to have ended, and until when nobody runs under their names."""
+        """Workers that are known to have ended, and the time until which no process has their names."""
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was seen of a table that is gone."""
+        """Forget all leases, because the table is gone."""
         self.observations.forget()
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
@@ -90,20 +94,20 @@ class Takeover:
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
         self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
-        """By part."""
+        """The watchers of each part of the table."""
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that the process of that worker is dead, and that none of its name runs before `until`."""
+        """Note that the process of `worker` is dead, and that no process has its name before `until`."""
         self._ended[worker] = until
 
     def has_ended(self, worker: str | None, now: float) -> bool:
-        """Return whether what was read of this worker at `now` was written by a process that is dead."""
+        """Return whether `worker` has ended, and no process had its name by `now`."""
         return worker is not None and self._ended.get(worker, -math.inf) >= now
 
-    # --- what was seen ------------------------------------------------------------------------------------------------
+    # --- reads of the table -------------------------------------------------------------------------------------------
 
     def saw_all(self, leases: Sequence[Lease], reports: Sequence[WorkerReport], now: float) -> Steps[None]:
-        """Take note of a whole look that ended at `now`."""
+        """Note a read of the whole table that ended at `now`."""
         self.membership.saw_reports(reports, now)
         there = {lease.key for lease in leases}
         for key in [key for key in self._rows if key not in there]:
@@ -121,16 +125,18 @@ class Takeover:
         yield from self._end_patience(leases)
         living = [worker for worker in self.membership.possible_watchers if not self.has_ended(worker, now)]
         watchers = []
-        is_marked = any(lease.heartbeat is not None for lease in leases)  # what moves is on a row of another part
+        # The heartbeat of a marked lease may be in a row of another part, so then the table is not read in parts.
+        is_marked = any(lease.heartbeat is not None for lease in leases)
         for part in range(1 if is_marked else part_count(len(leases))):
             watchers.append(self._choose_watchers(part, living, loads))
             yield
         self._watchers = tuple(watchers)
 
     def _choose_watchers(self, part: int, living: Iterable[str], loads: Mapping[str, int]) -> tuple[str, ...]:
-        """Return who looks at a part often: together they have room for all that one worker may have, if that is there.
+        """Choose the watchers of a part: at least `WATCHERS`, and so many that together they have room for all leases
+        of one full worker, if the fleet has that room.
 
-        If the one that dies is among them, what it had and its own room are one worker's, too.
+        If the worker that dies is a watcher itself, its leases and its own room are still no more than one worker's.
         """
         room = {worker: max(0, self.settings.leases.held_max - loads.get(worker, 0)) for worker in living}
         drained = self.membership.drained
@@ -144,7 +150,7 @@ class Takeover:
         return tuple(chosen)
 
     def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
-        """Take note of a look at one part that ended at `now`."""
+        """Note a read of one part that ended at `now`."""
         for number, lease in enumerate(leases):
             self._saw(lease, now)
             self._parts[lease.key] = part
@@ -166,7 +172,7 @@ class Takeover:
         self._owned.forget(key)
 
     def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
-        """Return (who owns leases, who of them has renewed one of them)."""
+        """Return (the owners of leases, those of them that have renewed a lease), in steps."""
         owning: set[str] = set()
         renewing: set[str] = set()
         for number, lease in enumerate(leases):
@@ -179,7 +185,7 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Wait no longer for Java workers that renewed something before and renew nothing now."""
+        """Drop the extra time of Java workers that once renewed a lease, but renew nothing now."""
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
@@ -195,10 +201,10 @@ class Takeover:
         """Return whether a lease was seen to move after it was first seen with its owner."""
         return self.observations.moved_at(key) > self._owned.since(key)
 
-    # --- who looks at what --------------------------------------------------------------------------------------------
+    # --- watchers of parts --------------------------------------------------------------------------------------------
 
     def watchers(self, part: int) -> tuple[str, ...]:
-        """Return who looks at this part as often as it takes, in the view of this worker, which counts itself."""
+        """Return the watchers of a part, as this worker, which counts itself, sees the fleet."""
         return self._watchers[part]
 
     @property
@@ -206,11 +212,11 @@ class Takeover:
         return len(self._watchers)
 
     def my_parts(self) -> tuple[int, ...]:
-        """Return the parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
+        """Return the numbers of the parts that this worker reads every `LOOK_PERIOD_S`, as their watcher."""
         return tuple(part for part, watchers in enumerate(self._watchers) if self._me in watchers)
 
     def whole_period_s(self) -> float:
-        """Return how often we look at everything: as a watcher of a table in one part as often as at that."""
+        """Return how often this worker reads the whole table."""
         duration_s = self.settings.leases.duration_s
         if self.membership.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
@@ -222,10 +228,10 @@ class Takeover:
         """Return how long a lease may go without a renewal while this worker can read and write the table."""
         return self.settings.leases.duration_s + self.whole_period_s() + SECOND_CHANCE_S
 
-    # --- what is to be taken ------------------------------------------------------------------------------------------
+    # --- leases to take -----------------------------------------------------------------------------------------------
 
     def _due_at(self, lease: Lease) -> float:
-        """Return when the lease may be taken by whom it falls to; `math.inf` if never, as far as we know."""
+        """Return when a lease is due for take-over, as far as we know; `math.inf` if never."""
         owner = lease.actual_owner
         if owner is None:
             return self._owned.since(lease.key) + FREE_GRACE_S
@@ -237,7 +243,7 @@ class Takeover:
         return self.observations.moved_at(lease.key) + alone_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
-        """Return (the leases to take now, when more may become due: `math.inf` if not before another look)."""
+        """Return (the leases to take now, when more may become due; `math.inf`: not before the next read)."""
         due = sorted(key for key, at in self._due.items() if at < now)
         next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
         if not due:
@@ -263,17 +269,17 @@ class Takeover:
         return taken, next_at
 
     def left(self, now: float) -> list[str]:
-        """Return the open leases that are due and that we leave to others, because we have no room."""
+        """Return the due leases of open shards that we leave to others, because we have no room."""
         due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
         return due if due and self._loads_without(due).get(self._me, 0) >= self.settings.leases.held_max else []
 
     def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
-        """Return how many leases each worker has, the due ones apart, which nobody reads."""
+        """Return how many leases each worker has, without the due ones, whose shards nobody reads."""
         apart = set(due)
         return loads_of(lease for key, lease in self._rows.items() if key not in apart)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Deal the due leases as every watcher does: to nobody else who has let one fall due."""
+        """Deal the due leases as every watcher does: not to other workers that have let one become due."""
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
             by_part.setdefault(self._parts[key], []).append(self._rows[key])
@@ -287,9 +293,10 @@ class Takeover:
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
-        """Return the lease that we hand to a newcomer while nobody leads: one above our share, to a worker without any.
+        """Return a handoff of one of our leases to a newcomer, for a time without a leader; None if there is no worker
+        without leases, or if we have no more than our share.
 
-        `living` are the others.
+        `living` are the other living workers.
         """
         loads = loads_of(self._rows.values())
         others = {worker for worker in living if loads[worker] or worker not in self.membership.unheard}
@@ -310,7 +317,9 @@ class Takeover:
         return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
     def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
-        """Note which of the leases that we wanted are ours now (`done`). The others wait for the next look."""
+        """Note the leases that we tried to take; `done` has the rows of those that are ours now. The others wait for
+        the next read.
+        """
         for lease in leases:
             self._forget(lease.key)
             if (row := done.get(lease.key)) is not None:
@@ -318,12 +327,12 @@ class Takeover:
                 self._parts[lease.key] = 0
 
     def is_gone(self, owner: str, now: float) -> bool:
-        """Return whether it has ended, or no lease of `owner` that we know of has moved for a lease duration."""
+        """Return whether `owner` has ended, or none of its leases that we know of has moved for a lease duration."""
         return self.has_ended(owner, now) or all(
             self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner
         )
 
 
 def _rank(one: int | str, other: str) -> bytes:
-    """Return a lot that is the same for everybody who draws it."""
+    """Return a pseudo-random rank that is the same in every worker."""
     return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

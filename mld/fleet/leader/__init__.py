@@ -1,1 +1,1 @@
-"""Who leads the fleet. Rules: coordination#leader-lock."""
+"""The election of the fleet's leader. Rules: coordination#leader-lock."""

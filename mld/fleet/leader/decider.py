@@ -1,41 +1,43 @@
-"""`LeaderDecider`: what every way of electing a leader offers to those who ask who leads.
-
-An answer never raises for an unreachable table: "not known" is False.
-"""
+"""`LeaderDecider`: the interface of every election. Other parts ask it whether this worker leads."""
 
 from __future__ import annotations
 
 
 class LeaderDecider:
-    """Who leads: here, nobody. Never sleeps, never raises for an unreachable table: "not known" is False."""
+    """The interface, and an election in which nobody leads.
+
+    No method raises because a table cannot be reached: if the answer is not known, it is False.
+    """
 
     @property
     def leads(self) -> bool:
-        """What was announced last, without asking anybody."""
+        """Whether this worker leads, as last announced; sends no request."""
         return False
 
     @property
     def leader(self) -> str | None:
-        """Which other worker held the lock at the last look; None if that is not known, as in the modes of 2.x."""
+        """The other worker that held the lock when it was last read; None if unknown, as in the modes of 2.x."""
         return None
 
     @property
     def holds_lock(self) -> bool:
-        """Whether the lock is held at this moment, as far as this process can know. Asks nobody."""
+        """Whether this worker holds the lock now, as far as it can know; sends no request."""
         return False
 
     async def is_leader(self) -> bool:
-        """Return whether this worker may act as leader now; may read and write the lock row."""
+        """Return whether this worker may act as leader now. This may read and write the lock row."""
         return False
 
     async def step_down(self, hold_off_s: float) -> None:
-        """Give leadership up and do not ask for it again for `hold_off_s`."""
+        """Give up leadership, and do not try to win it again for `hold_off_s`."""
 
     async def close(self) -> None:
-        """Give leadership up for good; `is_leader` is False from now on."""
+        """Give up leadership for good; `is_leader` is False from now on."""
 
     def ended(self, worker: str, until: float) -> None:
-        """Have the lock claimed of a worker that is known to have ended, and none of whose name runs before `until`."""
+        """Note that the process of `worker` has ended, and that no process has its name before `until` (monotonic), so
+        that its lock may be claimed at once.
+        """
 
     def abandon(self) -> None:
-        """End without a request: the row stays until it expires, as after a crash."""
+        """End without a request: the lock row stays until it expires, as after a crash."""

@@ -1,7 +1,4 @@
-"""`AdaptiveElection`: changes between the ways of electing a leader, as the mode of the fleet does.
-
-Nobody leads during the change, and an answer of the old way is not given after it.
-"""
+"""`AdaptiveElection`: uses the election that suits the mode of the fleet: by the lock, or in 2.x by a shuffle."""
 
 from __future__ import annotations
 
@@ -13,8 +10,9 @@ from mld.metrics.registry import Metrics
 
 
 class AdaptiveElection(LeaderDecider):
-    """One election after the other. Nobody leads before the first and during a switch; an answer of the election before
-    does not count. `is_adaptive`: the settings are those of a fleet that comes from 2.x."""
+    """Asks one election at a time. This worker does not lead before the first one, nor during a switch to another; an
+    answer of an earlier election does not count. `is_adaptive`: by its settings the fleet may come from 2.x.
+    """
 
     def __init__(self, metrics: Metrics | None = None, *, is_adaptive: bool = False) -> None:
         self._counts = (Metrics() if metrics is None else metrics).worker.operations.leadership
@@ -24,7 +22,7 @@ class AdaptiveElection(LeaderDecider):
         self._closed = False
 
     async def switch(self, to: LeaderDecider) -> None:
-        """Close the current election, which releases what it holds, and go on with `to`."""
+        """Close the current election, which releases its lock, and use `to` from now on."""
         async with self._switches:
             if self._closed:
                 await to.close()
@@ -53,7 +51,7 @@ class AdaptiveElection(LeaderDecider):
         """See `LeaderDecider`."""
         leads = await self._leads_now()
         self._counts.is_leader.note(leads)
-        if self._is_adaptive:  # only workers that may have to change their way of electing tell which one it is
+        if self._is_adaptive:  # only workers whose election may change publish which one is used
             by_lock = isinstance(self._current, LockElection)
             (self._counts.by_lock if by_lock else self._counts.by_shuffle).note(1)
         return leads

@@ -1,7 +1,7 @@
-"""The leader of a 2.x fleet by Java's shuffle of the lease owners. Pure. Rule: coordination#shuffled-leader.
+"""Finds the leader of a 2.x fleet by Java's shuffle of the lease owners. Pure. Rule: coordination#shuffled-leader.
 
-`JavaRandom` and `shuffle` give what `java.util.Random` and `java.util.Collections.shuffle` give: every worker of the
-fleet, Java or not, must find the same leader among the same owners.
+`JavaRandom` and `shuffle` have the same results as `java.util.Random` and `java.util.Collections.shuffle`, because
+every worker of the fleet, Java or not, must find the same leader among the same owners.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _INT_BITS = 31
 
 
 class JavaRandom:
-    """`java.util.Random`, as far as a shuffle needs it."""
+    """The part of `java.util.Random` that a shuffle needs."""
 
     def __init__(self, seed: int) -> None:
         self._state = (seed ^ _MULTIPLIER) & _STATE_MASK
 
     def next_int(self, bound: int) -> int:
-        """Return what `nextInt(bound)` gives: 0 <= result < bound, for 1 <= bound < 2**31."""
+        """Return the next `nextInt(bound)`: 0 <= result < bound, for 1 <= bound < 2**31."""
         assert 0 < bound < 1 << _INT_BITS
         if bound & (bound - 1) == 0:
             return (bound * self._next_31()) >> _INT_BITS
@@ -56,12 +56,12 @@ def java_order(text: str) -> bytes:
 
 
 def leaders(owners: Iterable[str]) -> frozenset[str]:
-    """Return the workers that lead, given who owns leases; empty if nobody does."""
+    """Return the workers that lead, from the owners of leases; empty if no lease has an owner."""
     order = sorted(set(owners), key=java_order)
     shuffle(order, JavaRandom(SEED))
     return frozenset(order[:LEADERS])
 
 
 def leads(worker: str, elected: frozenset[str]) -> bool:
-    """Return whether `worker` is a leader. While nobody owns a lease everybody is."""
+    """Return whether `worker` is a leader. While no lease has an owner, every worker is."""
     return not elected or worker in elected

@@ -1,29 +1,31 @@
-"""The leader lock of a 3.x fleet: its row, its conditional writes, and what a look at it allows. Pure.
+"""The leader lock of a 3.x fleet: its row, its conditional writes, and the decision what to do about the row. Pure.
 
 Rules: coordination#leader-lock, coordination#lock-staleness. Every write changes the version of the row
-(`recordVersionNumber`, a new UUID), and every write is conditional on what was seen. Nobody compares clocks:
+(`recordVersionNumber`, a new UUID), and is conditional on the row as it was read. Clocks are never compared:
 
-* A challenger may take a row over that has kept one version for longer than the duration *in the row*, counted from the
-  end of its own first look at that version.
-* The holder may act for the duration counted from before it *sent* the last write known to be applied. It therefore
+* A challenger may take over a row that has had one version for longer than the duration *in the row*, counted from the
+  end of the challenger's own first read of that version.
+* The holder may act for that duration, counted from before it *sent* the last write that is known to be applied. So it
   stops before any challenger can start.
 
-A version is unique, so a row that shows one of ours was written by this very process, whatever became of the reply:
+A version is unique. So if the row has one of our versions, this process wrote it, even if the reply was lost:
 
     row                                            what to do
     absent                                         claim
     released (`isReleased` = "1")                  claim
-    a version of ours, its time not over           hold
-    a version of ours, its time over or given up   claim, nobody else can be acting on it
-    another, first seen now                        wait, observe
-    another, unchanged beyond its duration         claim
-    damaged, unchanged beyond our own duration     claim
+    our version, its time not over                 hold
+    our version, its time over or given up         claim; nobody else can be acting on it
+    another version, first seen now                wait and observe
+    another version, unchanged for its duration    claim
+    damaged, unchanged for our own duration        claim
 
-A restarted worker has no versions, hence no claim on the row of its predecessor, even under the same worker id.
+A restarted worker knows no versions of its predecessor, so it does not hold that one's lock, even with the same worker
+id.
 
-A damaged row (an attribute is missing or is not what the protocol says) makes Java workers fail at every check. No rule
-says how long it is valid. It gets our own duration, the fleet's default, and is then replaced on condition that none of
-its three attributes has changed: if somebody still renews it, it is never replaced.
+A damaged row (an attribute is missing, or is not of the form that the protocol requires) makes Java workers fail at
+every check. No rule says how long such a row is valid. Here it is valid for our own duration, the fleet's default. Then
+it is replaced, on condition that none of its three attributes has changed: if somebody still renews it, it is never
+replaced.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ LOCK_KEY = "Leader"
 LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
 DURATION_TEXT = str(round(LEASE_S * 1000))
 GIVEN_UP = float("-inf")
-SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
-VERSIONS_MAX = 32  # the writes of one lease duration that may still be on their way: a heartbeat each 5 s, and releases
+SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
+VERSIONS_MAX = 32  # more than the writes that may be under way within one duration: a heartbeat each 5 s, and releases
 
 OWNER = "ownerName"
 DURATION = "leaseDuration"
@@ -59,7 +61,7 @@ _MILLIS = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """The lock as it stands in the table."""
+    """The lock row in the table."""
 
     owner: str
     lasts_s: float
@@ -69,7 +71,7 @@ class LockRow:
 
 @dataclass(frozen=True, slots=True)
 class DamagedLock:
-    """A lock row that cannot be read: its essential attributes as found, and what is wrong with them."""
+    """A lock row that cannot be understood: its essential attributes as found, and the fault in them."""
 
     attributes: Row
     reason: str
@@ -80,12 +82,12 @@ SeenLock: TypeAlias = LockRow | DamagedLock | None
 
 
 WatchedLock: TypeAlias = Stillness[str, LockRow | DamagedLock]
-"""Since when the row of somebody else, `LOCK_KEY`, is known to be as it is."""
+"""Since when another worker's lock row (under `LOCK_KEY`) has been unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """The lock held by us: the version that our last applied write gave it, and when (monotonic) that was sent."""
+    """The lock as we hold it: the version of our last applied write, and when (monotonic) that was sent."""
 
     version: str
     sent_at: float
@@ -101,28 +103,26 @@ class HeldLock:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions that this process has sent as `owner`, each with the monotonic time before sending."""
+    """The versions that this process has sent as `owner`, each with the monotonic time just before."""
 
     owner: str
     sent_at: Mapping[str, float] = field(default_factory=dict)
 
     def sending(self, version: str, sent_at: float) -> Versions:
-        """Return these with one more version, without the oldest if there are too many."""
+        """Return the versions with one more, and without the oldest if there are too many."""
         newest = [*(dict(self.sent_at) | {version: sent_at}).items()][-VERSIONS_MAX:]
         return Versions(self.owner, dict(newest))
 
     def without(self, version: str) -> Versions:
-        """Return the belief after a write with this version was certainly not applied."""
+        """Return the versions without one whose write was certainly not applied."""
         return Versions(self.owner, {known: at for known, at in self.sent_at.items() if known != version})
 
     def giving_up(self, version: str) -> Versions:
-        """Return the belief once a release of this version is sent. From now on a row showing it may vanish at any
-        time.
-        """
+        """Return the versions with this one given up: its release is being sent, so the row may vanish at any time."""
         return self.sending(version, GIVEN_UP)
 
     def find(self, lock: SeenLock) -> HeldLock | None:
-        """Return the holding that the row proves, over or not; None if the row is not of our writing."""
+        """Return our holding of the lock if this process wrote the row, even if its time is over; else None."""
         if not isinstance(lock, LockRow) or lock.owner != self.owner or lock.version not in self.sent_at:
             return None
         return HeldLock(lock.version, self.sent_at[lock.version], lock.lasts_s)
@@ -132,10 +132,10 @@ class Versions:
 
 
 def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> HeldLock | float | None:
-    """Return what the lock just read means: it is ours, or until when somebody else may lead; None: it is to be
-    claimed.
+    """Decide about a lock that was just read. Return our holding if it is ours; the time until which another worker may
+    lead; None if the lock may be claimed.
 
-    `now`: monotonic, after the read; `watched` hears of a row of somebody else.
+    `now` is monotonic, after the read. The row of another worker is noted in `watched`.
     """
     if lock is None or (isinstance(lock, LockRow) and lock.is_released):
         return None
@@ -147,7 +147,9 @@ def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> H
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
-    """Return what is held after the row refused a heartbeat: an earlier one without an answer may have been applied."""
+    """Return our holding after the row has refused a heartbeat; None: it is lost. If an earlier heartbeat without an
+    answer was applied, the lock is still ours.
+    """
     holding = ours.find(lock)
     return holding if holding is not None and holding.sent_at != GIVEN_UP else None
 
@@ -156,7 +158,7 @@ def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
 
 
 def parse_lock(row: Row | None) -> SeenLock:
-    """Read a row; whatever is wrong with it, this does not raise."""
+    """Parse a row. Never raises: a damaged row is a DamagedLock."""
     if not row:
         return None
     texts: dict[str, str] = {}
@@ -180,7 +182,7 @@ def _damaged(row: Row, reason: str) -> DamagedLock:
 
 
 def claim(place: Place, over: SeenLock, owner: str, version: str) -> Request:
-    """Return a PutItem of the whole row, if what was seen still stands."""
+    """Return a PutItem of the whole row, on condition that the row is still as read (`over`)."""
     condition, names, values = _unchanged(place, over)
     return {
         "Item": key_in(place)
@@ -198,7 +200,7 @@ def claim(place: Place, over: SeenLock, owner: str, version: str) -> Request:
 
 
 def heartbeat(place: Place, owner: str, version: str, next_version: str) -> Request:
-    """Return an UpdateItem, if the lock is still `owner`'s under `version`."""
+    """Return an UpdateItem with a new version, on condition that `owner` still has the lock under `version`."""
     request = _held(place, owner, version)
     request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"
     request["ExpressionAttributeNames"] |= {"#duration": DURATION}
@@ -207,7 +209,7 @@ def heartbeat(place: Place, owner: str, version: str, next_version: str) -> Requ
 
 
 def release(place: Place, owner: str, version: str) -> Request:
-    """Return a DeleteItem, if the lock is still `owner`'s under `version`."""
+    """Return a DeleteItem, on condition that `owner` still has the lock under `version`."""
     return _held(place, owner, version)
 
 
@@ -222,7 +224,7 @@ def _held(place: Place, owner: str, version: str) -> Request:
 
 
 def _unchanged(place: Place, seen: SeenLock) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """Return condition, names and values that say: the row is as it was seen."""
+    """Return the condition that the row is still as it was read, with its names and values."""
     names = {"#pk": place.key}
     match seen:
         case None:

@@ -1,9 +1,9 @@
-"""`LockElection`: who leads a 3.x fleet. What a look at the lock allows is decided in `lock`.
+"""`LockElection`: elects the leader of a 3.x fleet by the lock. The decisions are in `lock`.
 
-Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down. `is_leader` is cheap
-both ways: True costs no request while the lock is held; False is believed for one heartbeat, or until the row that we
-wait for may be taken. In between there is one check at a time, and everybody who asks meanwhile waits for it. A task
-renews the lock while it is held.
+Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down. Most calls of
+`is_leader` send no request. While the lock is held, the answer is True. After a check that found another leader, it is
+False for one heartbeat, or until the lock may be taken over. Otherwise the lock is checked; there is one check at a
+time, and all callers wait for the same one. A task renews the lock while it is held.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mld.leases.validity import may_be_applied
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
-HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
+UNKNOWN_RECHECK_S = 2.0  # the next check after a claim without an answer; short, as the fleet may have no other leader
+HEARTBEAT_RETRY_S = 5.0  # allows more than a dozen attempts after a failed heartbeat, before the lock expires
 RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
-HOOK_TIMEOUT_S = 30.0  # a check that hangs must not stop everybody who asks for the leader
-CLOSE_TIMEOUT_S = 8.0  # a check under way, and a release; afterwards the row expires. A stop in the start takes 10 s
+HOOK_TIMEOUT_S = 30.0  # so that a hook that hangs does not block all callers of `is_leader`
+CLOSE_TIMEOUT_S = 8.0  # for a check under way and a release, within the 10 s of a stop; after that the row expires
 
 CheckHook = Callable[[bool], Awaitable[None]]
 LONG_AGO = float("-inf")
@@ -43,14 +43,14 @@ async def _nothing(_: bool) -> None:
 class LockElection(LeaderDecider):
     """Leads while it holds the lock row.
 
-    `table` names the table that holds the lock now. When it names another one, the lock in the old one is released and
-    the next question is answered with False, without being remembered. `on_check` is called with the result of each
-    question that was not answered from memory, except during a move; if it raises, or hangs, the lock is released and
-    the answer is False. It must not ask this election. `on_change` is told when leadership was won or lost.
+    `table` returns the table that has the lock now. When that changes, the lock in the old table is released, and the
+    next `is_leader` returns False. `on_check` is called with the result of each check, except when the table has
+    changed. If it raises, or hangs, the lock is released, and the result is False. It must not call this election.
+    `on_change` is called when leadership was won or lost.
 
-    A write without an answer may have been applied, now or later. Until the row tells, this worker does not lead; the
-    version that was sent stays known. Requests go one after the other, so that a release always knows the last version
-    that was sent.
+    A write without an answer may have been applied, or may yet be. Until the row shows that, this worker does not lead;
+    it remembers the version that it sent. Requests are sent one at a time, so that a release always knows the last
+    version.
     """
 
     table: Callable[[], LockTable]
@@ -68,12 +68,12 @@ class LockElection(LeaderDecider):
         self._watched: WatchedLock = Stillness()
         self._is_claim_unknown = False
         self._no_until = LONG_AGO
-        """Until then "no" is the answer to who asks whether we lead."""
+        """Until then `is_leader` returns False without a check."""
         self._resting_until = LONG_AGO
         self._retry_at = LONG_AGO
-        """No heartbeat before that."""
+        """No heartbeat is sent before this time."""
         self._ended: dict[str, float] = {}
-        """Workers whose lock is nobody's, and until when."""
+        """Workers that have ended, whose lock may be claimed, and until when that is so."""
         self._is_closed = False
         self._used: LockTable | None = None
         self._requests = asyncio.Lock()
@@ -97,14 +97,14 @@ class LockElection(LeaderDecider):
         return not self._is_closed and self._holds() and self._is_in_place()
 
     async def is_leader(self) -> bool:
-        """See `LeaderDecider`. At most one read, one claim and, if the hook says so, one release; no pauses."""
+        """See `LeaderDecider`. Sends at most one read, one claim and, if the hook fails, a release; without pauses."""
         if self._is_closed or (self.clock.monotonic() < self._no_until and self._is_in_place()):
             return False
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._check_once())
         check = self._check
         assert check is not asyncio.current_task(), "the hook of an election must not ask the election"
-        await asyncio.wait({check})  # a caller that is cancelled leaves the check to the others
+        await asyncio.wait({check})  # if this caller is cancelled, the check goes on for the others
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
@@ -114,7 +114,7 @@ class LockElection(LeaderDecider):
         self._no_until = LONG_AGO
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. To let another worker win, `hold_off_s` exceeds a heartbeat, their polling period."""
+        """See `LeaderDecider`. `hold_off_s` must exceed a heartbeat, at which others poll, so that another one wins."""
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         async with self._requests:
             await self._give_up(f"stepping down for {hold_off_s:.0f} s")
@@ -140,13 +140,13 @@ class LockElection(LeaderDecider):
         if self._check is not None:
             self._check.cancel()
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- the lock as held ---------------------------------------------------------------------------------------------
 
     def _holds(self) -> bool:
         return self._holding is not None and self._holding.is_valid(self.clock.monotonic())
 
     def _hold(self, holding: HeldLock) -> None:
-        """Note that the lock is held from now on, and have a task renew it."""
+        """Note that the lock is held from now on, and start the task that renews it."""
         assert self._holding is None, "a lock is held once"
         self._holding = holding
         self._watched.forget_all()
@@ -155,7 +155,7 @@ class LockElection(LeaderDecider):
             self._heartbeats = asyncio.create_task(self._keep())
 
     def _drop(self, reason: str) -> None:
-        """Forget the lock, whatever the row says; announce it if leadership was announced."""
+        """Forget the lock, whatever the row is; announce the end of leadership if its beginning was announced."""
         self._holding = None
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is not None and heartbeats is not asyncio.current_task():
@@ -196,7 +196,7 @@ class LockElection(LeaderDecider):
         return self.holds_lock
 
     async def _fail_check(self, error: Exception) -> None:
-        """Give the lock up, because the hook says that the result must not be used."""
+        """Give up the lock, because the hook has failed, and so the result must not be used."""
         log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
         table = self.table()
         if self._used is not None and self._used.place != table.place:
@@ -207,7 +207,7 @@ class LockElection(LeaderDecider):
             self._say_no(LEADER_HEARTBEAT_S)
 
     async def _move(self, old: LockTable, new: LockTable) -> None:
-        """Leave the table that the lock lived in, and forget what was seen there."""
+        """Give up the lock in the old table, and forget the lock that was seen there."""
         async with self._requests:
             await self._give_up(f"the lock moved from table {old.place.table} to {new.place.table}")
             self._used, self._ours = new, Versions(self.worker_id)
@@ -217,7 +217,7 @@ class LockElection(LeaderDecider):
     # --- requests, one after the other: `_requests` is held -----------------------------------------------------------
 
     async def _ask(self, table: LockTable) -> None:
-        """Look at the row, and do as it says."""
+        """Read the row, and act on it."""
         if self._is_closed or self._holds():
             return
         self._drop("it expired without a heartbeat")
@@ -244,7 +244,7 @@ class LockElection(LeaderDecider):
             if may_claim:
                 await self._claim(seen, table)
             else:
-                self._say_no(UNKNOWN_RECHECK_S)  # one claim a check is enough: whoever was first has gone again
+                self._say_no(UNKNOWN_RECHECK_S)  # one claim a check is enough, even if the winner has gone again
         else:
             if isinstance(seen, DamagedLock) and seen != before:
                 log.error(
@@ -262,7 +262,7 @@ class LockElection(LeaderDecider):
         return isinstance(seen, LockRow) and self._ended.get(seen.owner, LONG_AGO) >= self.clock.monotonic()
 
     async def _claim(self, over: SeenLock, table: LockTable) -> None:
-        """Write a new lock over the one seen; who loses the race does as the winner's row says."""
+        """Replace the lock `over` by our own. If another worker was faster, act on its row."""
         sent = self._sending()
         self._is_claim_unknown = True
         try:
@@ -312,7 +312,7 @@ class LockElection(LeaderDecider):
             self._drop(f"{_who(refused.lock)} in the row")
 
     async def _give_up(self, reason: str) -> None:
-        """Stop leading, and delete the row if it is ours. Tried a few times; else the row expires by itself."""
+        """Stop leading, and delete the row if it is ours. If that fails a few times, the row expires by itself."""
         version = None if self._holding is None else self._holding.version
         self._drop(reason)
         if self._used is None or (version is None and not self._is_claim_unknown):
@@ -340,13 +340,13 @@ class LockElection(LeaderDecider):
         log.warning("cannot release the leader lock: %s", failure, extra={"action": "leader_release_failed"})
 
     def _sending(self) -> HeldLock:
-        """Return the lock that a claim or a renewal sent now would give us."""
+        """Make a new version for a claim or renewal that is sent now; return the lock that it would give us."""
         held = HeldLock(self.new_version(), self.clock.monotonic(), LEASE_S)
         self._ours = self._ours.sending(held.version, held.sent_at)
         return held
 
     def _note_failure(self, error: Exception, sent: HeldLock, doing: str, words: str, action: str) -> None:
-        """Log it, and forget the version of a write that was certainly not applied."""
+        """Log a failed write, and forget its version if it was certainly not applied."""
         failure = survived(error, doing)
         log.warning("%s: %s", words, failure, extra={"action": action})
         if not may_be_applied(failure):

@@ -1,6 +1,6 @@
-"""`LockTable`: the leader lock in DynamoDB. It carries out the requests of `lock`, one per call, without retries.
+"""`LockTable`: the leader lock in DynamoDB. It sends the requests of `lock`, one per call, without retries.
 
-Rule: coordination#leader-lock. An answer that is not definite leaves as a `TableError`: the write may or may not have
+Rule: coordination#leader-lock. If an answer is not definite, a `TableError` is raised: the write may or may not have
 been applied.
 """
 
@@ -19,20 +19,20 @@ from mld.fleet.leader.lock import SeenLock
 from mld.leases.rows import Place
 
 WRITE_S_MAX = 10.0
-"""A write without an answer for so long is looked for in the row, where its version tells: a lost request is not waited
-for while the lock runs out."""
+"""How long the answer to a write is awaited. After that the row is read, whose version shows whether the write was
+applied; waiting longer for a lost request would let the lock run out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The condition of the write did not hold: this lock stood in the way."""
+    """The condition of the write did not hold; `lock` is the present row."""
 
     lock: SeenLock
 
 
 @raises_only(TableUnavailableError)
 class LockTable:
-    """The lock row of one table. Its writes return None when they were applied."""
+    """The lock row in one table. A write returns None if it was applied."""
 
     def __init__(self, service: Service, place: Place, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
         self._calls = TableCalls(service, place.table, request_timeout_s)
@@ -43,11 +43,11 @@ class LockTable:
         return self._place
 
     async def read(self) -> SeenLock:
-        """Return the lock as it is now. Raises TableError; a damaged row is a value."""
+        """Return the present lock. Raises TableError, but not for a damaged row, which is returned."""
         return lock.parse_lock(await self._calls.get(lock.key_in(self._place)))
 
     async def claim(self, over: SeenLock, owner: str, version: str) -> Refused | None:
-        """Write a new lock over the one seen. Raises TableError."""
+        """Replace the lock `over`, as it was read, by a new one of `owner`. Raises TableError."""
         return await self._write("PutItem", lock.claim(self._place, over, owner, version))
 
     async def heartbeat(self, owner: str, version: str, next_version: str) -> Refused | None:

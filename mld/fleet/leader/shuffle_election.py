@@ -1,6 +1,7 @@
-"""`ShuffleElection`: who leads a 2.x fleet, by the shuffle of `java_shuffle`. Rule: coordination#shuffled-leader.
+"""`ShuffleElection`: elects the leader of a 2.x fleet by the shuffle of `java_shuffle`. Rule:
+coordination#shuffled-leader.
 
-Leadership here is no lock: two workers may lead at once while their views of the lease owners differ.
+This leadership is not a lock: while two workers read different lease owners, both may lead.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ log = logging.getLogger(__name__)
 
 FIRST_REELECTION_S = 60.0  # Java's
 REELECTION_S = 300.0  # Java's
-NO_OWNERS_RECHECK_S = 1.0  # while nobody owns leases everybody leads, and Java elects at every question
+NO_OWNERS_RECHECK_S = 1.0  # while no lease has an owner, every worker leads, and Java elects at each question
 LONG_AGO = float("-inf")
 
 
 @dataclass(eq=False)
 class ShuffleElection(LeaderDecider):
-    """Leads while the shuffle of all lease owners says so. `owners` reads them from the table.
+    """Leads while the shuffle of all lease owners elects this worker. `owners` reads them from the table.
 
-    Elections happen when somebody asks and the last one is too old, one at a time: there is no timer to leak.
+    A new election is made when somebody asks and the last one is too old; one at a time. So there is no timer to leak.
     """
 
     owners: Callable[[], Awaitable[Iterable[str]]]
@@ -59,7 +60,7 @@ class ShuffleElection(LeaderDecider):
         return self._leads
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. The others elect the same worker all the same: meanwhile nobody leads."""
+        """See `LeaderDecider`. The other workers still elect this one, so nobody leads meanwhile."""
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         self._announce(False)
 
@@ -72,7 +73,7 @@ class ShuffleElection(LeaderDecider):
         return not self._closed and self.clock.monotonic() >= self._resting_until
 
     async def _elect(self) -> None:
-        """Elect anew; the old leaders stay if that fails."""
+        """Elect again; if that fails, the old leaders stay."""
         is_first = not self._elected
         try:
             self._elected = leaders(await self.owners())

@@ -1,9 +1,9 @@
-"""A *bare* lease table has leases and no other row of a fleet: KCL 2.x may use it, and may come back to it. Pure.
+"""Recognizes *bare* lease tables: they have leases and no other rows of a fleet, so KCL 2.x may use them. Pure.
 
-Rule: coordination#bare-tables. KCL 2.x takes every row for a lease. One that has no counter makes it fail to list the
-table, so that no worker of it starts, takes a lease or lists shards any more. A fleet of 3.x writes the row
-`Migration3.0` before it makes a lease, so a bare table was never one of 3.x, or is one no more. A row that some person
-put there proves nothing.
+Rule: coordination#bare-tables. KCL 2.x takes every row for a lease. A row without a counter makes its listing of the
+table fail, so that no worker of 2.x starts, takes a lease or lists shards any more. A fleet of 3.x writes the row
+`Migration3.0` before it creates a lease. So a bare table never belonged to a fleet of 3.x, or does so no longer. A row
+that a person added proves nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from mld.leases.rows import EntityType
 from mld.properties.values import ClientVersionConfig
 
 ATTRIBUTES = (rows.KEY, rows.COUNTER, rows.OWNER, rows.ENTITY_TYPE)
-"""All that an outline is made of."""
+"""The attributes from which an outline is made."""
 OWNERS_NAMED_MAX = 5
 _KINDS = {kind.value for kind in EntityType} - {EntityType.LEASE.value}
 _OURS = "mld"
-"""What the keys of rows begin with that only mld has."""
+"""Prefix of the keys of rows that only mld writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a lease table consists of: owner and counter of each lease, both as text."""
+    """The contents of a lease table, in short: (owner, counter) of each lease, both as text."""
 
     leases: Mapping[str, tuple[str, str]]
     is_bare: bool
     is_of_2x: bool
-    """Bare, and a worker from before KCL 3.5 has made a lease in it, or one of ours that expected such workers."""
+    """The table is bare, and a lease in it has no `entityType`: a worker from before KCL 3.5 created it, or a worker of
+    ours that expected such workers.
+    """
 
 
 def outline(found: Iterable[Row]) -> Outline:
-    """Return the outline of these rows."""
+    """Return the outline of a table with these rows."""
     leases, has_untyped, has_others = {}, False, False
     for row in found:
         key = str(row[rows.KEY]["S"])
@@ -50,13 +52,13 @@ def outline(found: Iterable[Row]) -> Outline:
 
 
 def movers(before: Outline, after: Outline) -> tuple[str, ...]:
-    """Return the workers whose leases have changed in between, sorted."""
+    """Return the workers whose leases changed between two outlines, sorted."""
     moved = {after.leases[key][0] for key, seen in before.leases.items() if after.leases.get(key, seen) != seen}
     return tuple(sorted(moved - {""}))
 
 
 def refusal(configured: ClientVersionConfig, living: tuple[str, ...]) -> str:
-    """Return why a worker set to 3.x does not start beside living workers that use a bare table."""
+    """Return why a worker set to 3.x refuses to start: the workers `living` use the bare table."""
     named = ", ".join(living[:OWNERS_NAMED_MAX]) + (", ..." if len(living) > OWNERS_NAMED_MAX else "")
     return (
         f"clientVersionConfig={configured.value}, but workers use this lease table by the rules of KCL 2.x: {named}. "

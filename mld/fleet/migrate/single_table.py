@@ -1,7 +1,7 @@
-"""The three tables of KCL 3.0 to 3.4 and the single table of 3.5: where rows that are not leases live. Pure.
+"""`Routes`: the tables in which rows that are not leases live: three tables in KCL 3.0 to 3.4, one in 3.5. Pure.
 
 Rules: coordination#table-layout, coordination#table-migration-status. A Java leader moves the rows from three tables
-into one, and writes how far it is into the row `TableMigration3.5` of the legacy coordinator table. Each worker derives
+into one, and writes its progress into the row `TableMigration3.5` of the legacy coordinator table. Each worker derives
 its own status from that row and its configuration. A leader of mld never changes the row.
 """
 
@@ -18,8 +18,8 @@ from mld.properties.values import ClientVersionConfig
 
 
 def initial_status(stored: TableStatus | None, *, coordinator_table: str | None, migrate: bool) -> TableStatus:
-    """Return the status a worker starts in. `coordinator_table` is None if there is no legacy table; `migrate` is
-    the key migrateAllEntitiesToLeaseTable.
+    """Return the status in which a worker starts. `coordinator_table` is None if there is no legacy table; `migrate` is
+    the value of migrateAllEntitiesToLeaseTable.
 
     Raises StartupError if the fleet is not ready for migrate=true.
     """
@@ -40,7 +40,7 @@ def initial_status(stored: TableStatus | None, *, coordinator_table: str | None,
 def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrate: bool) -> TableStatus:
     """Return the status of a running worker after it has read the row again. COMPLETE is final.
 
-    A worker with migrate=true and no row stays what it is: a Java leader writes the row again.
+    If the row is missing and migrate=true, the status stays: a Java leader will write the row again.
     """
     if current is TableStatus.COMPLETE:
         return current
@@ -58,9 +58,10 @@ def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrat
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where the rows of an application live. A legacy table is None if it did not exist when the worker started.
+    """The tables of an application's rows. A legacy table is None if it did not exist when the worker started.
 
-    What a worker writes stays where it was `at_start`; what it reads, and the lock, goes by the status that is `live`.
+    The status `at_start` decides where a worker writes its rows, for as long as it runs. The status that is `live` now
+    decides where it reads them, and where the lock is.
     """
 
     lease_table: str
@@ -83,27 +84,27 @@ class Routes:
 
     @property
     def lock_place(self) -> Place:
-        """Where the leader's lock is now."""
+        """The place of the leader's lock now."""
         return self.read_places[0]
 
     @property
     def read_places(self) -> tuple[Place, ...]:
-        """Where to look for a coordinator row now, in this order. Also where to list them."""
+        """The places in which coordinator rows may be now, in the order in which to look for one."""
         return self._with_legacy(self.coordinator)
 
     @property
     def report_read_places(self) -> tuple[Place, ...]:
-        """Where to list worker reports now."""
+        """The places in which worker reports may be now."""
         return self._with_legacy(self.reports)
 
     @property
     def write_place(self) -> Place:
-        """Where to write and delete coordinator rows, for as long as the worker runs."""
+        """The place in which this worker writes and deletes coordinator rows, for as long as it runs."""
         return self.leases if self._writes_leases or self.coordinator is None else self.coordinator
 
     @property
     def report_place(self) -> Place | None:
-        """Where to write the own report, for as long as the worker runs. None: it belongs into a missing table."""
+        """The place of this worker's own report, for as long as it runs. None: its table is missing."""
         return self.leases if self._writes_leases else self.reports
 
     @property
@@ -124,7 +125,7 @@ def several_streams_refusal(lease_table: str) -> str:
 
 
 def missing_reports_warning(routes: Routes, reports_name: str) -> str | None:
-    """Return what to tell the operator of a legacy coordinator table without its worker-metrics table."""
+    """Return a warning if the legacy coordinator table exists without its worker-metrics table, else None."""
     if routes.report_place is not None:
         return None
     return (

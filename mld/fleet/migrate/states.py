@@ -1,8 +1,8 @@
-"""Rows of the two migrations, `Migration3.0` and `TableMigration3.5`: DynamoDB JSON to values and back. Pure.
+"""Converts the rows of the two migrations, `Migration3.0` and `TableMigration3.5`, between DynamoDB JSON and values.
+Pure.
 
-Rule: coordination#migration-rows. A row is an immutable value: the next state is a new row,
-so that a write that failed leaves nothing behind. Attributes that we do not know are kept, in the row and in each
-history entry.
+Rule: coordination#migration-rows. A row is an immutable value, and the next state is a new row; so a failed write
+changes nothing in memory. Unknown attributes are preserved, in the row and in each history entry.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MODIFIED_BY = "mb"
 MODIFIED_AT = "mts"
 HISTORY = "h"
 HISTORY_MAX = 10  # Java's limit; older entries are dropped
-SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
+SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
 
 
 class ClientVersion(Enum):
-    """`cv` of the row `Migration3.0`: in which mode the fleet assigns leases."""
+    """`cv` of the row `Migration3.0`: the mode in which the fleet assigns leases."""
 
     INIT = "CLIENT_VERSION_INIT"
     UPGRADE_FROM_2X = "CLIENT_VERSION_UPGRADE_FROM_2X"
@@ -33,7 +33,7 @@ class ClientVersion(Enum):
 
 
 class TableStatus(Enum):
-    """`tm` of the row `TableMigration3.5`: where the rows that are not leases live."""
+    """`tm` of the row `TableMigration3.5`: the state of the move of all rows into the lease table."""
 
     INIT = "TABLE_MIGRATION_STATUS_INIT"
     DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
@@ -54,7 +54,7 @@ class UnreadableStateError(MldError):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[StateT]):
-    """One of the two rows: its key, the attribute that holds the state, and what the state may be."""
+    """The description of one of the two rows: its key, the attribute that has the state, and the possible states."""
 
     key: str
     attribute: str
@@ -69,7 +69,7 @@ TABLE_MIGRATION = Kind("TableMigration3.5", "tm", EntityType.TABLE_MIGRATION, Ta
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What the row said before. `state` is the text in the row, because an entry may be newer than this program."""
+    """An earlier state of the row. `state` is a text, because this program may not know the state of a newer one."""
 
     state: str | None
     by: str | None
@@ -79,7 +79,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateRow(Generic[StateT]):
-    """The row of one migration. `by` is who wrote it, `at_ms` when (wall clock, epoch milliseconds)."""
+    """The row of one migration. `by` is the worker that wrote it, `at_ms` the time (wall clock, epoch milliseconds)."""
 
     kind: Kind[StateT]
     state: StateT
@@ -88,27 +88,27 @@ class StateRow(Generic[StateT]):
     history: tuple[HistoryEntry, ...] = ()
     """Newest first, at most `HISTORY_MAX`."""
     others: Row = field(default_factory=dict)
-    """Attributes this program does not know."""
+    """Attributes that this program does not know."""
 
 
 ClientVersionRow: TypeAlias = StateRow[ClientVersion]
 
 
 def first_row(kind: Kind[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """Return the row to create: it says already that the fleet came from INIT."""
+    """Return the row to create. Its history already has the state INIT."""
     return StateRow(kind, state, by, at_ms, (HistoryEntry(kind.first.value, by, at_ms),))
 
 
 def advanced(row: StateRow[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """Return the row after `row`: what it said becomes the newest entry of its history."""
+    """Return the row that follows `row`, whose state becomes the newest entry of the history."""
     past = HistoryEntry(row.state.value, row.by, row.at_ms)
     return StateRow(row.kind, state, by, at_ms, (past, *row.history)[:HISTORY_MAX], row.others)
 
 
 def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]:
-    """Return the row as read from `place`. Raises UnreadableStateError if it does not say a state that we know.
+    """Return the row as read from `place`. Raises UnreadableStateError if it does not have a known state.
 
-    `mb`, `mts` and `h` inform and are not needed to go on, so a damaged one is taken for absent.
+    `mb`, `mts` and `h` are only information, so if one is damaged, it counts as absent.
     """
     text = item.get(kind.attribute, {}).get("S")
     try:
@@ -130,13 +130,13 @@ def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]
 
 
 def item_of(row: StateRow[StateT], place: Place) -> dict[str, dict[str, Any]]:
-    """Return the whole item, to be put into `place`."""
+    """Return the whole item to create in `place`."""
     identity = {place.key: {"S": row.kind.key}, ENTITY_TYPE: {"S": row.kind.entity.value}}
     return {**{name: dict(value) for name, value in row.others.items()}, **identity, **changes_of(row)}
 
 
 def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
-    """Return the attributes that an update of the row sets; it leaves all others as they are."""
+    """Return the attributes that an update of the row sets. All others stay as they are."""
     changes = _written(row.kind, row.state.value, row.by, row.at_ms)
     if row.history:
         entries = [{**entry.others, **_written(row.kind, entry.state, entry.by, entry.at_ms)} for entry in row.history]
@@ -145,7 +145,7 @@ def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
 
 
 def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int | None) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a state, now or in the history."""
+    """Return the attributes of a state, for the row itself or for an entry of its history."""
     found: dict[str, dict[str, Any]] = {} if state is None else {kind.attribute: {"S": state}}
     if by is not None:
         found[MODIFIED_BY] = {"S": by}

@@ -1,7 +1,7 @@
 """`StatesTable`: reads and writes the rows of the two migrations in DynamoDB, one request per call, without retries.
 
-Rule: coordination#state-writes. Every write has a condition. False means that a condition refused the write: another
-worker was faster. An answer that is not definite leaves as a `TableError`.
+Rule: coordination#state-writes. Every write has a condition. False means that the condition refused the write, because
+another worker was faster. If an answer is not definite, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StatesTable:
         return await self._calls(place).get(_key(place, key))
 
     async def outline(self, place: Place) -> Outline:
-        """Return what the lease table consists of, strongly consistent. Raises TableError."""
+        """Return the outline of the lease table, strongly consistent. Raises TableError."""
         params = {
             "ConsistentRead": True,
             "ProjectionExpression": ", ".join(f"#{name}" for name in bare_table.ATTRIBUTES),
@@ -56,7 +56,7 @@ class StatesTable:
         return bare_table.outline([row async for page in self._calls(place).pages("Scan", params) for row in page])
 
     async def create(self, row: StateRow[StateT], place: Place) -> bool:
-        """Put the row if there is none. Raises TableError."""
+        """Create the row if there is none. Raises TableError."""
         params = {
             "Item": item_of(row, place),
             "ConditionExpression": "attribute_not_exists(#pk)",
@@ -65,7 +65,7 @@ class StatesTable:
         return await self._calls(place).accepts("PutItem", params)
 
     async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
-        """Change the row if it still says `previous`: the state, who and when, and the history. Raises TableError."""
+        """Update the row, if its state is still `previous`: state, writer, time and history. Raises TableError."""
         changes = changes_of(row)
         params = {
             "Key": _key(place, row.kind.key),

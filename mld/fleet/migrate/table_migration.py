@@ -1,7 +1,7 @@
-"""`TableMigration`: knows where the fleet's rows live, and follows a Java leader that moves them to a single table.
+"""`TableMigration`: knows in which tables the fleet's rows live, and follows a Java leader that moves them into one.
 
-Rules: coordination#table-layout, coordination#table-migration-status; the decisions are in `single_table`. A leader of
-mld leaves the row `TableMigration3.5` and the rows to be moved as they are: the move rests until a Java worker leads.
+Rules: coordination#table-layout, coordination#table-migration-status; the decisions are in `single_table`. An mld
+leader moves no rows, and does not change the row `TableMigration3.5`: the move pauses until a Java worker leads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from mld.properties.values import ClientVersionConfig, MetadataLayout
 
 log = logging.getLogger(__name__)
 
-LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
-UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
-LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
+LEADER_CHECK_S = 5.0  # how often a leader reads the row; leadership itself is checked about once a second
+UNREAD_S_MAX = 30.0  # how long a leader goes on if the row cannot be read; Java followers read it that often
+LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears later is an accident, to be reported without hurry
 SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
 ORDINALS = {
@@ -36,18 +36,18 @@ ORDINALS = {
     TableStatus.COMPLETE: 4,
 }
 UNKNOWN = 0
-"""What KCL counts each status as."""
+"""The numbers by which KCL's metrics represent each status; UNKNOWN if the row has none."""
 
 
 class MigrationCompletedError(MldError):
-    """Everything lives in the lease table from now on: the lock in the legacy table is to be given up."""
+    """All rows live in the lease table from now on, so the lock in the legacy table must be given up."""
 
 
 @dataclass(eq=False)
 class TableMigration:
-    """Where the fleet's rows live, now and for as long as this worker runs.
+    """Keeps `routes`, the tables of the fleet's rows, up to date while this worker runs.
 
-    `on_check` is the hook of the lock election. What is not known changes nothing.
+    `on_check` is the hook of the lock election. If the row cannot be read, nothing changes.
     """
 
     states: StatesTable
@@ -63,15 +63,15 @@ class TableMigration:
         self._migrates = self.settings.fleet.migrates_to_lease_table
         self._counts, self._starts = operations.table_migration, operations.table_migration_start
         self.routes = Routes(self.settings.lease_table.name)
-        """Where the fleet's rows live now."""
+        """The tables of the fleet's rows now."""
         self._read_at: float | None = None
-        """When the row was read last in this term as leader; None for others."""
+        """When the row was last read during this leadership; None if this worker does not lead."""
 
     async def start(self) -> TableStatus:
-        """Find out where the rows live, before anything else but the lease table is touched.
+        """Find out in which tables the rows live. Until then only the lease table may be used.
 
-        Raises StartupError with the remedy if configuration and tables do not fit, or we may not ask; TableError or
-        UnreadableStateError if it cannot be known now.
+        Raises StartupError with the remedy if configuration and tables do not fit together, or if IAM forbids us the
+        question; TableError or UnreadableStateError if the answer cannot be had now.
         """
         with self._starts.read_fault.faults(), self._starts.all.timed(self.clock.monotonic):
             return await self._start()
@@ -96,8 +96,9 @@ class TableMigration:
         return status
 
     async def _is_on_the_way_from_2x(self) -> bool:
-        """Return whether this fleet still shares its lease table with 2.x and is to have other rows, which 2.x must
-        not find there (coordination#bare-tables). Raises StartupError if there is no other place for them."""
+        """Return whether this fleet shares its lease table with 2.x, so that its other rows must be kept out of that
+        table (coordination#bare-tables). Raises StartupError if there is no other table for them.
+        """
         configured, is_several = self.settings.fleet.client_version, self.settings.is_multi_stream
         is_2x = configured is ClientVersionConfig.COMPATIBLE_WITH_2X
         may_be_2x = is_2x or (is_several and configured is not ClientVersionConfig.VERSION_3X)
@@ -122,11 +123,11 @@ class TableMigration:
             await table.ensure()
 
     async def restore_reports_table(self) -> None:
-        """Make the legacy worker-metrics table again if a migration tool has deleted it since the start.
+        """Create the legacy worker-metrics table again if a migration tool has deleted it since the start.
 
         The tool of 3.0 to 3.4 does so after a rollback to 2.x, and workers of these versions create the table when the
-        fleet goes forward again. Without it nobody could report, and only the leader would be given leases. Errors are
-        logged: a worker that cannot report goes on.
+        fleet goes forward again. Without the table no worker could report, and only the leader would get leases. Errors
+        are logged: a worker that cannot report goes on.
         """
         had = self.routes.reports
         if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
@@ -144,10 +145,10 @@ class TableMigration:
         return self.routes.live
 
     async def on_check(self, is_leader: bool) -> None:
-        """Read the row and follow it.
+        """Read the row and adopt its status.
 
         Raises MigrationCompletedError once, when the lock has moved to the lease table. Raises TableError if the row
-        cannot be read: a new leader must not lead before it has seen that the lock still belongs here.
+        cannot be read: a new leader must not lead before it has seen that the lock still belongs into this table.
         """
         place = self.routes.coordinator
         if self.status is TableStatus.COMPLETE or place is None:
@@ -183,7 +184,7 @@ class TableMigration:
         self._enter(single_table.refreshed_status(self.status, stored, migrate=self._migrates))
 
     def _enter(self, status: TableStatus) -> None:
-        """Raise MigrationCompletedError on COMPLETE."""
+        """Enter a status. Raises MigrationCompletedError if it is COMPLETE."""
         if status is not self.status:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
         self.routes = replace(self.routes, live=status)

@@ -1,14 +1,15 @@
-"""`VersionMachine`: in which mode this worker is, decided at its start and followed from then on.
+"""`VersionMachine`: decides the mode of this worker at its start, and then follows the mode of the fleet.
 
 Rules: coordination#initial-version, coordination#following-the-version, coordination#client-versions,
-coordination#readiness-for-3x-mode. The row `Migration3.0` rules. A worker decides from configuration and row when it
-starts; afterwards it follows the row, whatever it says, until it says 3X, which is final. Nothing about a state
-is remembered before it has been entered, and a lost race is decided anew.
+coordination#readiness-for-3x-mode. When a worker starts, it decides its mode from its configuration and the row
+`Migration3.0`. Afterwards it follows any state in the row, until that is 3X, which is final. A state is remembered only
+when it has been entered, and if another worker writes the row first, the decision is made again.
 
-A worker of phase 1 runs as 2.x and writes nothing, so it may share the table with real 2.x workers. Java's does not
-look at the row at all and goes on stealing when the fleet has left 2.x mode, although the leader of 3.x places leases
-now. Ours polls the row, stops taking while it says 3X_WITH_ROLLBACK or 3X, and takes again after a rollback. It keeps
-what it holds and goes no further: to report and to be given leases takes a restart, as in Java.
+A worker of phase 1 works as one of 2.x, and writes nothing but leases, so it may share the table with real workers of
+2.x. A Java worker of phase 1 does not read the row at all, and goes on stealing when the fleet has left 2.x mode,
+although the leader of 3.x assigns leases by then. Ours polls the row, stops taking leases while the state is
+3X_WITH_ROLLBACK or 3X, and takes leases again after a rollback. It keeps its leases meanwhile, but it does not report,
+and is not assigned leases, until it is restarted, as in Java.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from mld.properties.values import ClientVersionConfig as Configured
 
 log = logging.getLogger(__name__)
 
-STABLE_S = 600.0  # Java's: the fleet must have been ready that long without a break
-UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: who finds a lease for that long cannot take it
+STABLE_S = 600.0  # Java's: how long the fleet must have been ready without a break
+UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: something keeps it from taking the lease
 _LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
 
 _WHEN_NONE_STORED = {
@@ -50,19 +51,20 @@ START_ATTEMPTS_MAX = 20  # Java's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """What runs in a state."""
+    """The parts of a worker that run in a state."""
 
     taker: bool = False
     assigner: bool = False
-    """The leader, who holds the lock, assigns leases, which their owners discover; else a shuffle names the leader."""
+    """The leader is elected by the lock, and assigns leases, which their owners discover. Without this, a shuffle
+    elects the leader."""
     sampler: bool = False
     reporter: bool = False
     index: bool = False
-    """The index of leases by owner is created if it is missing. Nothing waits for it, where Java does up to an hour."""
+    """The index of leases by owner is created if it is missing. Nothing waits for it; Java waits for up to an hour."""
     readiness_monitor: bool = False
-    """The leader looks whether the fleet may go on to 3X_WITH_ROLLBACK."""
+    """The leader checks whether the fleet may go on to 3X_WITH_ROLLBACK."""
     version_monitor: bool = False
-    """The row is polled."""
+    """The row `Migration3.0` is polled."""
 
 
 _COMPONENTS = {
@@ -71,7 +73,7 @@ _COMPONENTS = {
         taker=True, sampler=True, reporter=True, index=True, readiness_monitor=True, version_monitor=True
     ),
     ClientVersion.V2X: Components(taker=True, sampler=True, version_monitor=True),
-    # Java assumes that the index exists and is stuck if somebody deleted it.
+    # Java assumes that the index exists, and cannot go on if somebody has deleted it.
     ClientVersion.V3X_WITH_ROLLBACK: Components(
         assigner=True, sampler=True, reporter=True, index=True, version_monitor=True
     ),
@@ -80,7 +82,7 @@ _COMPONENTS = {
 
 
 def components(version: ClientVersion, stored: ClientVersion | None = None) -> Components:
-    """Return what runs in `version`. For a worker of phase 1, `stored` is what it last saw in the row."""
+    """Return the parts that run in `version`. For a worker of phase 1, `stored` is the last state seen in the row."""
     running = _COMPONENTS[version]
     if version is ClientVersion.INIT and stored in _LEFT_2X:
         return replace(running, taker=False)
@@ -93,7 +95,7 @@ def components(version: ClientVersion, stored: ClientVersion | None = None) -> C
 def initial_version(
     configured: Configured | None, stored: ClientVersion | None, *, is_of_2x: bool = False
 ) -> ClientVersion:
-    """Return the state a worker starts in. `configured` None: by the table, which may be one of 2.x."""
+    """Return the state in which a worker starts. `configured` None: the table decides, which may be one of 2.x."""
     if stored is None or stored is ClientVersion.INIT:
         if configured is None:
             return ClientVersion.INIT if is_of_2x else ClientVersion.V3X
@@ -108,8 +110,8 @@ def followed(
 ) -> ClientVersion:
     """Return the state of a running worker after it has read the row.
 
-    Any stored state is followed, not only the neighbours: a worker that missed a poll must not be left behind. A row
-    that is gone, or that says INIT, says nothing. 3X is left only by a restart, as is phase 1 if it was asked for.
+    Any stored state is followed, even if states in between were missed. If the row is gone, or is INIT, the state
+    stays. 3X is left only by a restart, and so is phase 1 if it was configured.
     """
     is_final = current is ClientVersion.V3X or (current is ClientVersion.INIT and configured is not None)
     if is_final or stored is None or stored is ClientVersion.INIT:
@@ -122,7 +124,9 @@ def followed(
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What the leader of a fleet in UPGRADE_FROM_2X has seen so far. Times are monotonic seconds."""
+    """The observations of a leader whose fleet is in UPGRADE_FROM_2X: since when the fleet has been ready, and since
+    when each lease has had no owner. Times are monotonic seconds.
+    """
 
     ready_since: float | None = None
     unassigned_since: Mapping[str, float] = field(default_factory=dict)
@@ -130,7 +134,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What the leader sees at one moment: the owner of every lease, and the workers with a report of the last 60 s."""
+    """The leader's view at one moment: the owner of every lease, and the workers with a report of the last 60 s."""
 
     index_active: bool
     owners: Mapping[str, str | None]
@@ -138,15 +142,15 @@ class FleetView:
 
     @property
     def all_report(self) -> bool:
-        """Whether every owner does, also of expired leases."""
+        """Whether every owner of a lease reports, even if the lease is expired."""
         return {owner for owner in self.owners.values() if owner is not None} <= self.reporting
 
 
 def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness:
-    """Return `seen` after one more look. Who stops leading begins anew with `Readiness()`.
+    """Return `seen` after one more view. A worker that stops leading starts again from `Readiness()`.
 
-    Every owner must report. A lease without an owner is no obstacle (Java's is), unless it
-    stays without one: then the fleet is not in order.
+    Every owner must report. A lease without an owner is no obstacle (in Java it is), unless it stays without one for
+    too long.
     """
     unassigned = {key: seen.unassigned_since.get(key, now) for key, owner in view.owners.items() if owner is None}
     ready = (
@@ -158,19 +162,19 @@ def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness
 
 
 def may_flip(seen: Readiness, now: float) -> bool:
-    """Return whether the leader writes 3X_WITH_ROLLBACK now."""
+    """Return whether the leader may write 3X_WITH_ROLLBACK now."""
     return seen.ready_since is not None and now - seen.ready_since >= STABLE_S
 
 
 OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]
-"""Brings into being what runs in a state. May raise and is called again then; may be called again with the same."""
+"""Makes the parts of a state run. If it raises, it is called again; it may be called twice with the same state."""
 
 
 @dataclass(eq=False)
 class VersionMachine:
-    """In which mode this worker is: decided at `start`, followed by `run`, carried out by what these are given.
+    """The mode of this worker. `start` decides it, and `run` follows the row; both carry a state out by `on_state`.
 
-    `is_leader` and `view` are asked in UPGRADE_FROM_2X only, once a minute.
+    `is_leader` and `view` are called only in UPGRADE_FROM_2X, once a minute.
     """
 
     states: StatesTable
@@ -197,9 +201,10 @@ class VersionMachine:
         return self._version
 
     async def start(self, on_state: OnState) -> ClientVersion:
-        """Read the row, decide, enter the state, and only then write it, if it differs; begin anew if that was refused.
+        """Read the row, decide on a state, enter it, and only then write it, if the row differs. If the write is
+        refused, begin again.
 
-        Raises StartupError if it does not work out in `START_ATTEMPTS_MAX` attempts.
+        Raises StartupError after `START_ATTEMPTS_MAX` failed attempts.
         """
         problem: Exception | str = "other workers kept changing the row"
         for _ in range(START_ATTEMPTS_MAX):
@@ -219,17 +224,17 @@ class VersionMachine:
         row, place = await self._read()
         is_of_2x = row is None and await self._is_of_2x()
         if is_of_2x:
-            row, place = await self._read()  # whoever makes leases of 3.x has written it before
+            row, place = await self._read()  # again, as a worker of 3.x writes the row before it creates leases
         stored = None if row is None else row.state
         version = initial_version(self.configured, stored, is_of_2x=is_of_2x)
         await self._enter(version, stored, on_state)
         return version in (ClientVersion.INIT, stored) or await self._write(row, place, version)
 
     async def _is_of_2x(self) -> bool:
-        """Return whether the fleet works by the rules of 2.x though no row says so (coordination#bare-tables).
+        """Return whether the fleet works by the rules of 2.x although it has no row (coordination#bare-tables).
 
-        A worker that is to work by its own rules watches the table for a lease duration first. Raises StartupError if
-        it is set to 3X and others live by those of 2.x; TableError.
+        A worker that would use the rules of 3.x first watches a bare table for a lease duration. Raises StartupError if
+        it is configured for 3X, and living workers use the table by the rules of 2.x; TableError.
         """
         leases = self.migration.routes.leases
         if self.configured is Configured.COMPATIBLE_WITH_2X_PHASE1:
@@ -248,14 +253,14 @@ class VersionMachine:
         return bool(living)
 
     async def run(self, on_state: OnState) -> None:
-        """Follow the row until it says 3X; as leader of a fleet that is ready, write 3X_WITH_ROLLBACK."""
+        """Follow the row until it is 3X. If this worker leads a fleet that is ready, write 3X_WITH_ROLLBACK."""
         delay_s = MONITOR_S + self.rng.uniform(0.0, MONITOR_JITTER_S)
         while components(self._version).version_monitor:
             await self.clock.sleep(delay_s)
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """Look at the row once; False if a state could not be entered."""
+        """Read the row once, and follow it. Return False if a state could not be entered."""
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
                 self._counts.in_3x.note(1)
@@ -288,7 +293,7 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Enter a state, unless it was entered before and nothing else since."""
+        """Enter a state, unless it is the one that was last entered."""
         wanted = (version, components(version, stored))
         if wanted == self._entered:
             return
@@ -314,7 +319,9 @@ class VersionMachine:
             )
 
     async def _flip(self, row: ClientVersionRow, place: Place) -> bool:
-        """Write 3X_WITH_ROLLBACK as leader of a fleet that has been ready for long enough; True if written."""
+        """Write 3X_WITH_ROLLBACK if this worker leads and the fleet has been ready for long enough. Return whether it
+        was written.
+        """
         try:
             if not await self.is_leader():
                 self._readiness = Readiness()
@@ -336,7 +343,7 @@ class VersionMachine:
     # --- the row ------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> tuple[ClientVersionRow | None, Place]:
-        """Return the row and where it is, or where it would be created."""
+        """Return the row and its place; None and the place in which it would be created if there is none."""
         for place in self.migration.routes.read_places:
             row = await self.states.get(CLIENT_VERSION, place)
             if row is not None:
@@ -344,8 +351,8 @@ class VersionMachine:
         return None, self.migration.routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
-        """Change a row that exists where it was read: Java looks for it in its own place and changes
-        nothing.
+        """Write the row where it was read, or create it in `place`. (Java updates it only in the place where Java
+        itself would create it, and otherwise changes nothing.)
         """
         now_ms = int(self.clock.wall() * 1000)
         if row is None:

@@ -1,1 +1,1 @@
-"""What each worker says of itself: its load, as a row."""
+"""Worker reports: the row in which each worker reports its load."""

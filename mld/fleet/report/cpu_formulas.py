@@ -1,11 +1,12 @@
-"""How busy processors are, from what `/proc/stat`, control groups and the metadata of ECS show. Pure.
+"""Computes how busy processors are, from `/proc/stat`, control groups, and the metadata of ECS. Pure.
 
-Rules: metrics#cpu-formulas: no figure instead of a division by zero or a backwards step, and time that never jumps. The
-formulas are Java's, so that a mixed fleet compares like with like: waiting for a disk counts as busy, interrupts and
-stolen time do not count at all. (`psutil.cpu_percent` decides all three otherwise.) Only the first reading differs:
-Java calls it 0, here it is no figure.
+Rules: metrics#cpu-formulas. Where a formula would divide by zero, or a counter ran backwards, there is no figure. The
+formulas are Java's, so that figures of a mixed fleet are comparable: waiting for a disk counts as busy; interrupts and
+stolen time do not count at all. (`psutil.cpu_percent` differs in all three.) Only the first reading is different: Java
+counts it as 0, here it is no figure.
 
-Parsers raise ValueError for what they cannot read; formulas give percents from 0 to 100, or None for "no figure".
+Parsers raise ValueError if they cannot read their input. Formulas return a percentage from 0 to 100, or None for "no
+figure".
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 PERCENT_MAX = 100.0
-CPU_NUMBER_MAX = 100_000  # more processors than any machine has; keeps a damaged range from counting for ever
+CPU_NUMBER_MAX = 100_000  # more processors than any machine has; a damaged file cannot name a huge range
 MICROS_PER_S = 1e6
-SHARE_WHEN_MISSING = 2.0  # what Docker gives a container that asks for nothing
+SHARE_WHEN_MISSING = 2.0  # Docker's default for a container without a CPU setting
 
 
 # --- the whole machine: /proc/stat ------------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ SHARE_WHEN_MISSING = 2.0  # what Docker gives a container that asks for nothing
 
 @dataclass(frozen=True, slots=True)
 class ProcStat:
-    """Ticks since boot of all processors together."""
+    """Ticks since boot, of all processors together."""
 
     user: int
     system: int
@@ -38,7 +39,7 @@ class ProcStat:
 
 
 def parse_proc_stat(text: str) -> ProcStat:
-    """Return the first line: `cpu user nice system idle iowait …`."""
+    """Return the figures of the first line: `cpu user nice system idle iowait …`."""
     words = text.partition("\n")[0].split()
     if len(words) < 6 or words[0] != "cpu":
         raise ValueError("the first line is not that of all processors")
@@ -47,7 +48,7 @@ def parse_proc_stat(text: str) -> ProcStat:
 
 
 def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
-    """Return the busy part of the ticks in between. `iowait` may run backwards: an idle machine then."""
+    """Return the busy percentage between two readings. `iowait` may run backwards; then the machine was idle."""
     total = now.total - before.total
     idle = now.idle - before.idle
     if total < idle and now.iowait < before.iowait:
@@ -62,14 +63,14 @@ def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CgroupUsage:
-    """Processor seconds used, at a time of the monotonic clock."""
+    """Processor seconds used until the time `at_s` (monotonic)."""
 
     cpu_s: float
     at_s: float
 
 
 def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> float | None:
-    """Return the used part of what the limit allows; short bursts above it count as 100."""
+    """Return the used percentage of the limit between two readings; short bursts above the limit count as 100."""
     used_s, elapsed_s = now.cpu_s - before.cpu_s, now.at_s - before.at_s
     if used_s < 0 or elapsed_s <= 0 or limit_cpus <= 0:
         return None
@@ -98,7 +99,7 @@ def parse_cpu_stat(text: str) -> float:
 
 
 def count_cpus(text: str) -> int:
-    """Return how many processors a list such as `0-4,6` names."""
+    """Return the number of processors in a list such as `0-4,6`."""
     count = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -114,7 +115,9 @@ def count_cpus(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EcsStats:
-    """Processor time of the container and of its host, now and at the service's own previous reading, nanoseconds."""
+    """Processor time of the container (`cpu`) and of its host (`system`) in nanoseconds, now and at the previous
+    reading, which the service reports itself.
+    """
 
     cpu: int
     system: int
@@ -123,7 +126,7 @@ class EcsStats:
 
 
 def parse_ecs_stats(document: Any) -> EcsStats:
-    """Return the figures in `<base>/stats`; a previous reading that is missing counts as zeros."""
+    """Return the figures in `<base>/stats`. If the previous reading is missing, it counts as zeros."""
     now, before = _member(document, "cpu_stats"), _member(document, "precpu_stats")
     return EcsStats(
         cpu=int(_ecs_number(now.get("cpu_usage"), "total_usage")),
@@ -134,13 +137,14 @@ def parse_ecs_stats(document: Any) -> EcsStats:
 
 
 def parse_ecs_online(document: Any) -> int:
-    """Return how many processors the host has, from `<base>/stats`."""
+    """Return the number of processors of the host, from `<base>/stats`."""
     return int(_ecs_number(_member(document, "cpu_stats"), "online_cpus"))
 
 
 def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
-    """Return what the container at `<base>` may use, in processors: its share of the limit of the task at
-    `<base>/task`.
+    """Return how many processors a container may use: its share of the task's limit.
+
+    `container` is the document at `<base>`, `task` the one at `<base>/task`.
     """
     task_limit = _ecs_number(_limits(task), "CPU", 0.0) or float(online)
     shares = {
@@ -152,7 +156,7 @@ def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
 
 
 def ecs_percent(stats: EcsStats, online: int, limit_cpus: float) -> float | None:
-    """Return the used part of what the limit allows. The host's clock standing still while we ran counts as 100."""
+    """Return the used percentage of the limit; 100 if the container used time but the host's counter stood still."""
     if stats.cpu_before == 0 and stats.system_before == 0:
         return None
     cpu, system = stats.cpu - stats.cpu_before, stats.system - stats.system_before
@@ -190,9 +194,9 @@ def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
     return value
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- common -----------------------------------------------------------------------------------------------------------
 
 
 def percent(value: float) -> float | None:
-    """Return `value` if it is a percentage, None for anything else, NaN included."""
+    """Return `value` if it is from 0 to 100; None otherwise, also for NaN."""
     return value if 0.0 <= value <= PERCENT_MAX else None

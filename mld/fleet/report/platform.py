@@ -1,11 +1,12 @@
-"""The sources of this worker's load: where this process runs, and how busy its processors are there.
+"""`LoadSource`: the sources of this worker's CPU figures: ECS metadata, a control group, or the whole machine.
 
-Rules: metrics#cpu-sources. The sources are tried in Java's order until one works, and the only network request goes to
-the metadata service that an environment variable names. Java reads `/proc/stat` on EC2 only and asks the instance's
-metadata to find out; here it is simply the last source. A control group with a limit of its own comes before it outside
-of ECS and EKS, too: a container held to two processors is busy when these two are.
+Rules: metrics#cpu-sources. The sources are tried in Java's order until one works. The only network request goes to the
+metadata service that an environment variable names. Java reads `/proc/stat` only on EC2, and asks the instance's
+metadata whether it is there; here `/proc/stat` is simply the last source. Unlike in Java, a control group with a limit
+of its own comes before it outside of ECS and EKS as well: a container limited to two processors is busy when these two
+are.
 
-The sources of a container read their limit again with each figure, because it may be changed while the container runs.
+A control group's limit is read again with each figure, because it may be changed while the container runs.
 """
 
 from __future__ import annotations
@@ -48,28 +49,32 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LoadSource(Protocol):
-    """How busy the processors around this process are. Its first reading is only the base of the second."""
+    """Measures how busy the processors of this process are. The first reading has no figure: it is the base of the
+    second.
+    """
 
     @property
     def name(self) -> str:
-        """For the log."""
+        """The name of the source, for the log."""
         ...
 
     async def meter(self) -> str:
-        """Return what the figures are of: the same text for all workers that measure the same; empty if unknown."""
+        """Return a text that identifies the measured processors: it is the same for all workers that measure the same;
+        empty if unknown.
+        """
         ...
 
     async def read(self) -> float | None:
-        """Return percent since the previous reading, None if there is no figure. Raises LoadUnreadableError."""
+        """Return the percentage since the previous reading; None if there is no figure. Raises LoadUnreadableError."""
         ...
 
 
 class LoadUnreadableError(Exception):
-    """The source is missing or says nonsense."""
+    """The source is missing, or its contents cannot be understood."""
 
 
 class ProcStatSource:
-    """The whole machine."""
+    """The whole machine, by `/proc/stat`."""
 
     name = PROC_STAT
 
@@ -87,7 +92,9 @@ class ProcStatSource:
 
 
 class CgroupSource:
-    """A container, by the control groups of version 2. With `needs_limit`, one without its own limit is unreadable."""
+    """A container, by its control group of version 2. `needs_limit`: it counts as unreadable if it has no limit of its
+    own.
+    """
 
     name = "cgroup v2"
 
@@ -98,7 +105,7 @@ class CgroupSource:
         self._before: CgroupUsage | None = None
 
     async def meter(self) -> str:
-        """Return the machine and the control group, which has the same path in each container."""
+        """Return the machine, and the inode of the control group, whose path is the same in each container."""
         boot_id = await _boot_id(self._host)
         try:
             return boot_id and f"{boot_id} {await self._host.inode(CGROUP)}"
@@ -150,7 +157,7 @@ class EcsSource:
 
 
 async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> LoadSource | None:
-    """Return the first source that can be read, None if there is none. Never raises for what it finds."""
+    """Return the first source that can be read; None if there is none. It does not raise for unreadable sources."""
     for source in await _candidates(host, environ, clock):
         try:
             await source.read()
@@ -174,7 +181,7 @@ async def _candidates(host: HostReader, environ: Mapping[str, str], clock: Clock
 
 
 async def _boot_id(host: HostReader) -> str:
-    """Return the id of this boot of the machine, which its containers share; empty where there is none."""
+    """Return the boot id of the machine, which all its containers see; empty if there is none."""
     try:
         return (await host.text(BOOT_ID)).strip()
     except HostReadError:
@@ -183,7 +190,7 @@ async def _boot_id(host: HostReader) -> str:
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Raise LoadUnreadableError for what cannot be read inside it, or is refused by a parser."""
+    """Raise LoadUnreadableError if a read inside the `with` block fails, or a parser refuses its input."""
     try:
         yield
     except HostReadError as error:
@@ -193,6 +200,6 @@ def _readable(what: str) -> Iterator[None]:
 
 
 async def _parsed(host: HostReader, path: str, parse: Callable[[str], T]) -> T:
-    """Return what `parse` finds in a file. Raises LoadUnreadableError."""
+    """Read and parse a file. Raises LoadUnreadableError."""
     with _readable(path):
         return parse(await host.text(path))

@@ -1,16 +1,16 @@
-"""`Reporter`: samples this worker's load and writes its report, as long as the mode of the fleet asks for it.
+"""`Reporter`: samples this worker's load and writes its report, while the mode of the fleet requires that.
 
 Rules: coordination#report-rhythm. The table of the report is fixed when the worker starts (coordination#table-layout).
 
-*The first report* waits for the first sample, which is there one to two capture periods after the start, and for no
-longer than two (Java's fixed delay). A report without figures would be quicker, but it makes a default worker whose
-load counts as nothing, and a leader that runs at that moment gives it every free lease. A worker that has no source of
-figures is a default worker anyway and reports at once.
+*The first report* waits for the first sample, which comes one to two capture periods after the start, but not longer
+than two (Java's fixed delay). A report without figures could be sent earlier. But the worker would then be a default
+worker with a load of nothing, and a leader that runs at that moment would give it every free lease. A worker that
+cannot measure its load is a default worker anyway, and reports at once.
 
-*A failed write* is repeated within the period. By Java's rule, which tries again a whole period later, one lost write
-lets the row reach its age limit before the next one can arrive.
+*A failed write* is repeated within the period. Java tries again a whole period later; then one lost write is enough for
+the row to reach its age limit before the next report arrives.
 
-Errors are logged, never raised: a worker that cannot report goes on with the leases it has.
+Errors are logged, never raised: a worker that cannot report goes on with its leases.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from mld.properties.settings import FleetSettings
 
 log = logging.getLogger(__name__)
 
-SAMPLES_MAX = 300  # ten times what a period yields by default
+SAMPLES_MAX = 300  # ten times the samples of a period with default settings
 FIRST_REPORT_CAPTURES = 2  # Java's delay before the first report
-RETRY_S_MAX = 5.0  # several tries before a row of default age limit expires
+RETRY_S_MAX = 5.0  # leaves time for several tries before the row expires, with default settings
 RETRIES_PER_PERIOD = 6
 
 
 class Activity(Enum):
-    """What the mode of the fleet asks for: nothing in phase 1, samples only after a rollback to 2.x."""
+    """The work that the mode of the fleet requires: OFF in phase 1, SAMPLING after a rollback to 2.x."""
 
     OFF = "off"
     SAMPLING = "sampling"
@@ -52,9 +52,11 @@ class Activity(Enum):
 
 @dataclass(eq=False)
 class Reporter:
-    """`run` it in a task. `source` None: this worker measures nothing. `on_own_row` gets our row after each write.
+    """Run `run` in a task. `source` None: this worker does not measure its load. `on_own_row` is called with our row
+    after each write.
 
-    `ends` are the workers that this one has found dead so far, told with each report."""
+    `ends` are the workers that this one has found dead; each report has them.
+    """
 
     table: ReportsTable
     source: LoadSource | None
@@ -65,7 +67,7 @@ class Reporter:
     version: str
     settings: FleetSettings
     told: Mapping[str, str] = field(default_factory=dict)
-    """What else each report says of this worker (`reports.TOLD`)."""
+    """Further members of each report (`reports.TOLD`)."""
     activity: Activity = Activity.REPORTING
     on_own_row: Callable[[WorkerReport], None] = lambda _: None
     ends: Collection[tuple[str, float]] = ()
@@ -88,7 +90,7 @@ class Reporter:
     # --- control ------------------------------------------------------------------------------------------------------
 
     def switch(self, activity: Activity) -> None:
-        """Do this from now on. What begins anew begins without old figures; the row stays when reporting ends."""
+        """Switch to an activity. If one begins again, it has no old figures. When reporting ends, the row stays."""
         if self._sampling.turn(not self._closed and activity is not Activity.OFF):
             self._samples.clear()
             self._sampled.clear()
@@ -96,21 +98,21 @@ class Reporter:
             self._ring = ()
 
     async def run(self) -> None:
-        """Sample and report, as switched, until cancelled."""
+        """Sample and report, as the present activity requires, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self.source is not None:
                 tasks.create_task(self._sample_forever(self.source))
             await self._report_forever()
 
     async def report_now(self) -> bool:
-        """Write a report between two regular ones, with the figures so far. False if nothing is known to be written."""
+        """Write a report between two regular ones, with the figures so far. Return whether it was surely written."""
         rings = self._rings(self._ring)
         if self._samples and self.source is not None:
             rings = self._rings(self._ring_after(reports.mean(self._samples)))
         return await self._write(rings)
 
     async def leave(self) -> None:
-        """Say on our row that nothing is to be given to us any more, if there is one."""
+        """Mark our row, if there is one, so that no worker gives us leases any more."""
         self._leaving = True
         if self._sent_at_s is not None:
             await self.report_now()
@@ -137,7 +139,7 @@ class Reporter:
         while True:
             await self._sampling.on.wait()
             await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self.settings.capture_period_s))
-            await self._read(source)  # only the base of the next: it covers a time of any length
+            await self._read(source)  # only the base of the next reading, as it covers a time of unknown length
             while not await wait_for_event(self._sampling.off, self.settings.capture_period_s):
                 sample = await self._read(source)
                 if sample is not None:
@@ -171,7 +173,7 @@ class Reporter:
             await wait_for_event(self._sampled, min(limit_s, self.settings.report_period_s))
 
     async def _report_while_on(self) -> None:
-        """Report at a fixed rate; ticks that were slept through are skipped, not made up for."""
+        """Report at a fixed rate. Missed ticks are skipped."""
         period_s = self.settings.report_period_s
         tick_at = self.clock.monotonic()
         off = self._reporting.off.is_set()
@@ -183,7 +185,9 @@ class Reporter:
             off = await self._off_before(tick_at, written)
 
     async def _off_before(self, tick_at: float, written: bool) -> bool:
-        """Wait for the next tick; True if reporting was turned off before, be it on again. Repeats a failed report."""
+        """Wait for the next tick, and repeat a failed report meanwhile. Return True if reporting was turned off before,
+        even if it is on again.
+        """
         retry_s = min(RETRY_S_MAX, self.settings.report_period_s / RETRIES_PER_PERIOD)
         while True:
             remaining_s = tick_at - self.clock.monotonic()
@@ -225,7 +229,7 @@ class Reporter:
 
 
 class _Switch:
-    """On or off, and either can be awaited."""
+    """A switch whose two states, on and off, can both be awaited."""
 
     def __init__(self) -> None:
         self.on = asyncio.Event()
@@ -233,7 +237,7 @@ class _Switch:
         self.off.set()
 
     def turn(self, on: bool) -> bool:
-        """Turn it on or off; True if this turned it on."""
+        """Turn the switch on or off. Return True if it was off and is on now."""
         begins = on and self.off.is_set()
         rising, falling = (self.on, self.off) if on else (self.off, self.on)
         falling.clear()

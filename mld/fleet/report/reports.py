@@ -1,13 +1,12 @@
-"""Worker reports: rows and what they say of a worker. Pure.
+"""`WorkerReport`: the row in which a worker reports its load: how it is read, written and judged. Pure.
 
-Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
-its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours: `mldVersion`, `mldDrain` if an operator drains it, `mldLeaving` while it stops, `mldStream`, and
-where the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`).
+Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges
+reports by its own settings and its own wall clock. Reading is tolerant: a damaged row does not affect others. Writing
+is strict. The row of an mld worker has further attributes: `mldVersion`, `mldDrain` if an operator drains it,
+`mldLeaving` while it stops, `mldStream`, and where the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`).
 
-One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
-loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
-names.
+One rule differs from Java: a worker with samples `{}` and ranges is a default worker here; Java takes it for the least
+loaded worker of all. A worker without samples is judged by the throughput of its leases, whatever ranges it has.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import Any
 
-from mld.core.stillness import NEVER, Stillness
 from mld.leases.lease import Lease
 from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
 from mld.leases.rows import ENTITY_TYPE, REPORTS_TABLE_KEY, EntityType
@@ -35,21 +33,22 @@ SUPPORT = "sup"
 SUPPORT_AT = "slu"
 VERSION = "mldVersion"
 DRAIN = "mldDrain"
-"""An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
+"""An operator's note, while the worker is drained: it should have no leases. The worker's own reports preserve it."""
 LEAVING = "mldLeaving"
-"""Since when the worker stops, in epoch seconds. Its next process takes it off with its first report."""
+"""Since when the worker has been stopping, in epoch seconds. The first report of its next process removes it."""
 STREAM = "mldStream"
-"""The name of the only stream, which no lease tells; absent if the application reads several."""
+"""The name of the stream, as lease rows do not have it; absent if the application reads several streams."""
 TABLE_STREAM_PARTS = 4  # region, account, table, label
-STREAM_CHARACTERS_MAX = 512  # that of a DynamoDB table has its region, account, name and label
+STREAM_CHARACTERS_MAX = 512  # the name of a DynamoDB stream has its region, account, table and label
 HOST, PID, STARTED = "mldHost", "mldPid", "mldStarted"
-"""For people: where the worker runs, and since when, in epoch seconds."""
-HOST_CHARACTERS_MAX = 64  # of Linux
+"""For people: the host and process of the worker, and its start, in epoch seconds."""
+HOST_CHARACTERS_MAX = 64  # the limit of Linux
 METER = "mldMeter"
-"""What the CPU figures are of, the machine or a container of it: workers with the same one measure the same."""
+"""Identifies the processors of the CPU figures, a machine or a container: workers with the same meter measure the same
+ones."""
 METER_CHARACTERS_MAX = 200
 ENDS = "mldEnds"
-"""For people: the workers that this one has found dead lately and whose leases it took, as JSON."""
+"""For people: workers that this one has lately found dead and whose leases it took, as JSON."""
 ENDS_MAX = 5
 ENDS_CHARACTERS_MAX = 300
 PID_DIGITS_MAX = 10
@@ -59,19 +58,16 @@ FAILED = -1.0
 RANGE_PERCENT = 100
 """Operating range of every metric we report."""
 THROUGHPUT_NAME = "THROUGHPUT"
-"""A metric with this name makes a default worker."""
+"""A worker whose samples have this metric is a default worker."""
 EXPIRED_AFTER_PERIODS = 2
 FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
-SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
+SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
 _SIX_DECIMALS = Decimal("0.000001")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
-CLOCK_OFF_MAX_S = 60.0
-"""Reports are written late, clocks are never quite right, and both are no news."""
-
 
 def _seconds(found: Any) -> str:
-    """Return the text of a time in epoch seconds."""
+    """Return a time in epoch seconds as a text, for `OwnAttribute`."""
     return str(integer(FIGURE_MAX)(found))
 
 
@@ -85,14 +81,14 @@ OWN_MEMBERS = {
     "started": OwnAttribute(STARTED, "S", _seconds, "1763661600"),
     "meter": OwnAttribute(METER, "S", some_text(METER_CHARACTERS_MAX), "6f9c2f1e-4e7b-4a8e-9f3a-0d5c8b7a6e5d"),
 }
-"""Member of `WorkerReport.mld` -> attribute."""
+"""The attribute of each member of `WorkerReport.mld`."""
 TOLD = frozenset(OWN_MEMBERS) - {"drain"}
 """The members that a worker writes with each report."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """A worker-metrics row as read: what a worker last said of itself."""
+    """The report of a worker, as read from its row."""
 
     worker: str
     updated_at_s: int | None
@@ -102,21 +98,21 @@ class WorkerReport:
     ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Operating ranges by metric; only index 0 counts, the highest percentage."""
     legacy: bool = False
-    """Read from the legacy worker-metrics table."""
+    """Whether it was read from the legacy worker-metrics table."""
     mld: Mapping[str, str] = field(default_factory=dict)
-    """What an mld worker adds about itself; empty for a Java worker."""
+    """The attributes that an mld worker adds, by member of `OWN_MEMBERS`; empty for a Java worker."""
     ends: Mapping[str, int] = field(default_factory=dict)
-    """The workers that it has found dead lately, and when, in epoch seconds."""
+    """Workers that it has lately found dead, and when, in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """What one run of the assigner has read. `reports` are all of them, duplicates and expired ones too."""
+    """The leases and reports that one run of the assigner has read. `reports` include duplicates and expired ones."""
 
     leases: tuple[Lease, ...]
     reports: tuple[WorkerReport, ...]
     expired: frozenset[str]
-    """Keys of leases that are nobody's or whose owner does not renew them."""
+    """Keys of leases without an owner, or whose owner does not renew them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +139,9 @@ class ReportScan:
 
 @dataclass(frozen=True, slots=True)
 class SortedReports:
-    """The workers sorted out, one report for each; who leaves counts as expired.
+    """The reports of all workers by state, one for each worker. A worker that is leaving counts as expired.
 
-    `stale` reports are for deletion, duplicates among them.
+    `stale` are reports to delete; a worker may have several.
     """
 
     active: tuple[WorkerReport, ...] = ()
@@ -156,23 +152,26 @@ class SortedReports:
 
 
 def is_drained(report: WorkerReport) -> bool:
-    """Return whether an operator wants the worker to have no leases."""
+    """Return whether an operator drains the worker: it should have no leases."""
     return "drain" in report.mld
 
 
 def is_leaving(report: WorkerReport) -> bool:
-    """Return whether the worker stops: nothing may be given to it any more."""
+    """Return whether the worker is stopping, so that it must not get leases."""
     return "leaving" in report.mld
 
 
 def application_of(report: WorkerReport) -> str | None:
-    """Return what tells the worker's application from others in one table; None if the report does not."""
+    """Return the identity of the worker's application, as from `application_on`; None if the report has no stream."""
     return application_on(report.mld["stream"]) if "stream" in report.mld else None
 
 
 def application_on(stream: str) -> str | None:
-    """Return the same of an application on `stream`: its name, that of a DynamoDB table without the label, which is
-    another one after the stream was switched off and on; None for several streams.
+    """Return a text by which to distinguish an application that reads `stream` from others in the same table; None for
+    several streams (an empty name).
+
+    It is the stream's name. The name of a DynamoDB stream is used without its label, which changes when the stream is
+    switched off and on.
     """
     region, *table = stream.split("$")
     name = "$".join((region, *table[:2])) if len(table) == TABLE_STREAM_PARTS - 1 else stream
@@ -183,7 +182,7 @@ def application_on(stream: str) -> str | None:
 
 
 class CorruptReportError(ValueError):
-    """A row is a report and cannot be read."""
+    """A row is a report, but cannot be read."""
 
 
 def is_report(row: Row, key: str) -> bool:
@@ -194,8 +193,8 @@ def is_report(row: Row, key: str) -> bool:
 def parse_row(row: Row, key: str) -> WorkerReport:
     """Return the report in a row of a table with hash key `key`. Raises CorruptReportError.
 
-    What nobody is judged by (our additions) is dropped if it is damaged, and what only a Java leader reads (the support
-    code) is not looked at.
+    Attributes by which workers are not judged (mld's additions) are dropped if they are damaged. The support code,
+    which only a Java leader reads, is not read.
     """
     worker = row.get(key, {}).get("S")
     if not isinstance(worker, str) or not worker:
@@ -212,7 +211,7 @@ def parse_row(row: Row, key: str) -> WorkerReport:
 
 
 def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
-    """Return the reports among `rows`; a damaged one costs only itself."""
+    """Return the reports among `rows`, and the damaged ones with their faults."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for row in rows:
@@ -225,9 +224,9 @@ def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
 
 
 def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
-    """Return the attributes that the worker itself writes with every report, all but the key.
+    """Return the attributes that a worker writes with each of its reports, without the key.
 
-    `report` is our own: complete, no list empty, and a range for each metric.
+    `report` must be complete: no empty list, and a range for each metric.
     """
     assert report.updated_at_s is not None
     assert report.samples.keys() == report.ranges.keys(), "both filled or both empty"
@@ -255,11 +254,11 @@ def own_report(
     leaving: bool = False,
     told: Mapping[str, str] = NOTHING,
 ) -> WorkerReport:
-    """Return what a worker says of itself at wall time `now_s`.
+    """Return a worker's own report at wall time `now_s`.
 
-    A ring without a single success is left out: what cannot be measured makes a default worker, not a failing one that
-    would never get a lease again. `ends` are workers found dead, with when, in epoch seconds; the newest remain. `told`
-    are more members of `OWN_MEMBERS`, the empty ones left out.
+    `rings` are its figures by metric. A metric that was never measured is left out, so that the worker is a default
+    worker, and not a failing one that would never get a lease again. `ends` are (worker found dead, epoch seconds); the
+    newest are kept. `told` are further members of `OWN_MEMBERS`; empty ones are left out.
     """
     samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
     return WorkerReport(
@@ -297,7 +296,7 @@ _ENDS = OwnAttribute(ENDS, "S", _ends, '[["w1", 1763661600]]')
 
 
 def mean(samples: Sequence[float]) -> float:
-    """Return the figure of an interval: rounded half up to six decimals, `FAILED` if there are no samples."""
+    """Return the mean of an interval's samples, rounded half up to six decimals; `FAILED` if there are none."""
     if not samples:
         return FAILED
     average = math.fsum(samples) / len(samples)
@@ -305,12 +304,12 @@ def mean(samples: Sequence[float]) -> float:
 
 
 def extended(ring: Sequence[float], value: float, length: int) -> tuple[float, ...]:
-    """Return the ring after one more interval: the newest `length` figures, oldest first."""
+    """Return the ring (the figures of the last intervals, oldest first) with one more figure, at most `length`."""
     return (*ring, value)[-length:]
 
 
 def average(samples: Iterable[float], alpha: float) -> float:
-    """Return the exponential moving average by which a worker is judged; failures are skipped, 0 without figures."""
+    """Return the exponential moving average by which a worker is judged. Failures are skipped; 0 without figures."""
     value: float | None = None
     for sample in samples:
         if sample != FAILED:
@@ -322,12 +321,12 @@ def average(samples: Iterable[float], alpha: float) -> float:
 
 
 def is_default(report: WorkerReport) -> bool:
-    """Return whether the worker measures nothing and is judged by the throughput of its leases."""
+    """Return whether this is a default worker: without metrics, it is judged by the throughput of its leases."""
     return not report.samples or THROUGHPUT_NAME in report.samples
 
 
 def is_valid(report: WorkerReport) -> bool:
-    """Return whether the report says enough to judge the worker."""
+    """Return whether the report has what is needed to judge the worker: a time, and a range for each metric."""
     if report.updated_at_s is None:
         return False
     ranges = report.ranges
@@ -337,24 +336,24 @@ def is_valid(report: WorkerReport) -> bool:
 
 
 def is_expired(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Return whether the worker has been silent for too long; never for a report of the future."""
+    """Return whether the report is too old. A report from the future never is."""
     if report.updated_at_s is None:
         return False
     return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s
 
 
 def is_failing(report: WorkerReport) -> bool:
-    """Return whether a metric failed in the newest interval (or has no figure at all): no leases for such a worker."""
+    """Return whether a metric failed in the newest interval, or has no figure at all. Such a worker gets no leases."""
     return not is_default(report) and any(not values or values[-1] == FAILED for values in report.samples.values())
 
 
 def is_stale(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Return whether the row is left over and should be deleted."""
+    """Return whether the report is so old that its row should be deleted."""
     return report.updated_at_s is None or now_s - report.updated_at_s > rules.stale_after_s
 
 
 def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-    """Return one report for each worker, the newest; of two equally old ones that of the single table."""
+    """Return the newest report of each worker; of two equally old ones the one in the lease table."""
     newest: dict[str, WorkerReport] = {}
     for report in reports:
         other = newest.get(report.worker)
@@ -366,9 +365,10 @@ def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
 def sort_out(
     reports: Iterable[WorkerReport], now_s: float, rules: ReportRules, moving: Container[str] = ()
 ) -> SortedReports:
-    """Return who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion.
+    """Sort the reports of all tables by the state of their workers. Only the newest of a worker counts, but each may be
+    stale.
 
-    Those of `moving` are seen to report, whatever their clocks say.
+    The workers in `moving` were seen to report lately, so their reports do not expire, whatever time these have.
     """
     everything = tuple(reports)
     active, failing, expired, invalid = [], [], [], []
@@ -389,77 +389,6 @@ def _age_order(report: WorkerReport) -> tuple[float, bool]:
     return (-math.inf if report.updated_at_s is None else report.updated_at_s), not report.legacy
 
 
-class Sightings:
-    """When the report of each worker was last seen to move, by the watcher's own clock.
-
-    A clock that was set back makes the reports of the dead come from the future, where they never expire
-    (coordination#reports-and-clocks). That one stands still shows all the same. Only what was watched counts: a new
-    leader has to watch for as long.
-    """
-
-    def __init__(self) -> None:
-        self._times: Stillness[str, int | None] = Stillness()
-        self._off_s: dict[str, float] = {}
-        """By how much the clocks that made the times are off, as far as that is certain."""
-        self._saw_at = NEVER
-
-    def saw(self, reports: Iterable[WorkerReport], now: float, wall_s: float | None = None) -> None:
-        """Take note of all reports there are, one for each worker; `now` is monotonic. With `wall_s` the clocks are
-        compared.
-        """
-        there = {report.worker: report.updated_at_s for report in reports}
-        for worker, told_s in there.items():
-            if self._times.saw(worker, told_s, now) and self._times.has_moved(worker):
-                self._off_s[worker] = 0.0 if wall_s is None else clock_off_s(told_s, wall_s, now - self._saw_at)
-        self._times.keep(there)
-        self._off_s = {worker: off_s for worker, off_s in self._off_s.items() if off_s and worker in there}
-        self._saw_at = now
-
-    def off(self) -> dict[str, float]:
-        """Return by how much the clocks of workers are off, those that are not left out."""
-        return dict(self._off_s)
-
-    def alive(self, now: float, rules: ReportRules) -> frozenset[str]:
-        """Return the workers that were seen to report anew lately."""
-        return frozenset(worker for worker in self.moving(now, rules) if self.has_moved(worker))
-
-    def is_still(self, worker: str, now: float, rules: ReportRules) -> bool:
-        """Return whether the worker's report has stood still for as long as one may."""
-        return self._times.is_still(worker, now, EXPIRED_AFTER_PERIODS * rules.report_period_s)
-
-    def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
-        """Return the workers whose reports do not stand still."""
-        return frozenset(worker for worker in self._times if not self.is_still(worker, now, rules))
-
-    def time_of(self, worker: str) -> int | None:
-        """Return the time of the worker's report."""
-        return self._times.value(worker)
-
-    def has_moved(self, worker: str) -> bool:
-        """Return whether more than one report of the worker was seen."""
-        return self._times.has_moved(worker)
-
-    def doubt(self, worker: str) -> None:
-        """Ask for another report to show that this worker lives."""
-        if worker in self._times:
-            self._times.begin(worker, self._times.value(worker), self._times.since(worker))
-
-    def forget(self) -> None:
-        self._times.forget_all()
-        self._off_s.clear()
-
-
-def clock_off_s(told_s: int | None, wall_s: float, within_s: float) -> float:
-    """Return by how much a clock is off that told `told_s` in the last `within_s` seconds before `wall_s`.
-
-    0 if it may be right; a minute does not count.
-    """
-    ahead_s = 0.0 if told_s is None else told_s - wall_s
-    if ahead_s > CLOCK_OFF_MAX_S:
-        return ahead_s
-    return ahead_s + within_s if ahead_s + within_s < -CLOCK_OFF_MAX_S else 0.0
-
-
 # --- attribute values -------------------------------------------------------------------------------------------------
 
 
@@ -468,7 +397,7 @@ def _list(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _double_text(value: float) -> str:
-    """Return at most six decimals and at least one, as Java prints it, but without exponent."""
+    """Return a number as text, with one to six decimals, as Java prints it, but without an exponent."""
     text = f"{value:.6f}".rstrip("0")
     return text + "0" if text.endswith(".") else text
 
@@ -489,7 +418,7 @@ def _integer(value: Mapping[str, Any] | None, name: str) -> int | None:
 
 
 def _lists(row: Row, name: str) -> Iterable[tuple[str, tuple[Decimal, ...]]]:
-    """Return the members of a map of lists of numbers; none if the attribute is absent or NULL."""
+    """Return the members of an attribute that is a map of lists of numbers; none if it is absent or NULL."""
     value = row.get(name)
     if value is None or "NULL" in value:
         return ()

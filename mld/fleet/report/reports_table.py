@@ -1,9 +1,9 @@
-"""The worker reports in DynamoDB: those of one table, and those of a fleet in whichever tables it keeps them now.
+"""Worker reports in DynamoDB: `ReportsTable` has those of one table, `StoredReports` those of a whole fleet.
 
 Rules: coordination#table-layout, coordination#worker-report-row, coordination#report-judgement,
-coordination#leaving-workers. Each call is one request, without retries. A report is one unconditional UpdateItem,
-because a leader may have deleted the row; every other write is conditional. An answer that is not definite leaves as a
-`TableError`.
+coordination#leaving-workers. Each call is one request, without retries. A report is written by an unconditional
+UpdateItem, because a leader may have deleted the row; every other write is conditional. If an answer is not definite, a
+`TableError` is raised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
 
 @raises_only(TableUnavailableError)
 class ReportsTable:
-    """The reports in one place. In the lease table only rows marked as reports are touched."""
+    """The reports in one table. In the lease table, only rows that are marked as reports are written or deleted."""
 
     def __init__(self, service: Service, place: Place, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
         self._calls = TableCalls(service, place.table, request_timeout_s)
@@ -48,7 +48,7 @@ class ReportsTable:
         return self._place
 
     async def write(self, report: WorkerReport) -> WorkerReport:
-        """Write our own report over the row, or as a new row; the row as it is then. Raises TableError."""
+        """Write our own report into its row, which is created if necessary; return the new row. Raises TableError."""
         written = reports.attributes(report)
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
         update += "" if reports.is_leaving(report) else f" REMOVE #{reports.LEAVING}"
@@ -60,21 +60,22 @@ class ReportsTable:
             raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
 
     async def get(self, worker: str) -> WorkerReport | None:
-        """Return one report as it is now; None if there is none that can be read. Raises TableError."""
+        """Return the present report of a worker; None if there is none, or if it cannot be read. Raises TableError."""
         row = await self._calls.get({self._place.key: {"S": worker}})
         found = reports.parse_rows([row or {}], self._place.key).reports
         return found[0] if found else None
 
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
-        """Delete our row, unless somebody has written a later report under our name. Raises TableError."""
+        """Delete our row, unless another process has written a later report under our name. Raises TableError."""
         condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
         values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
         return await self._calls.accepts("DeleteItem", self._request(worker, condition, values))
 
     async def delete_stale(self, report: WorkerReport) -> bool:
-        """Delete the row of this place that `report` was read from, unless written, or the worker drained, since.
+        """Delete the row from which `report` was read, unless it was written since, or the worker was drained.
 
-        Raises TableError."""
+        Raises TableError.
+        """
         assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read"
         values = dict(_REPORT_VALUE)
         if report.updated_at_s is None:
@@ -89,7 +90,7 @@ class ReportsTable:
         )
 
     async def scan(self) -> ReportScan:
-        """Return all reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
+        """Return all reports in the table, eventually consistent, and the keys of damaged rows. Raises TableError."""
         params: Request = {}
         if self._place.key != REPORTS_TABLE_KEY:
             params = {
@@ -121,9 +122,9 @@ class ReportsTable:
 
 
 class StoredReports:
-    """Those beside the leases come with every scan of the lease table; those of the legacy table are read here.
+    """All reports of a fleet. Reports in the lease table come with every scan of it; the legacy table is read here.
 
-    `places` tells where reports are to be read now.
+    `places` returns the tables in which reports may be now.
     """
 
     def __init__(self, service: Service, places: Callable[[], tuple[Place, ...]]) -> None:
@@ -137,22 +138,22 @@ class StoredReports:
             if place.key != LEASE_TABLE_KEY:
                 try:
                     found += (await ReportsTable(self._service, place).scan()).reports
-                except TableMissingError as error:  # a migration tool deletes it; nobody reports there then
+                except TableMissingError as error:  # a migration tool has deleted it, so nobody reports there
                     log.info("no legacy reports: %s", error, extra={"action": "reports_table_missing"})
         return tuple(found)
 
     async def beside(self, scan: TableScan) -> tuple[WorkerReport, ...]:
-        """Return all reports, those of `scan` and those of the legacy table. Raises TableError."""
+        """Return all reports: those in `scan`, and those of the legacy table. Raises TableError."""
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
 
     async def may_receive(self, worker: str) -> bool:
-        """Return whether the worker has a report now and does not leave. Raises TableError."""
+        """Return whether the worker has a report now and is not leaving. Raises TableError."""
         found = [await ReportsTable(self._service, place).get(worker) for place in self._places()]
         there = reports.newest_of_each(report for report in found if report is not None)
         return any(not reports.is_leaving(report) for report in there)
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
-        """Delete left-over reports where they were read. Errors are logged."""
+        """Delete stale reports from the tables in which they were read. Errors are logged."""
         places = {place.key != LEASE_TABLE_KEY: place for place in self._places()}
         for report in stale:
             if (place := places.get(report.legacy)) is not None:

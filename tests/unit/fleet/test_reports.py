@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mld.fleet.report import reports
 from mld.fleet.report.reports import FAILED, CorruptReportError, ReportRules, ReportScan, WorkerReport
+from mld.fleet.report.sightings import Sightings
 
 NOW = 1_784_640_060
 RULES = ReportRules()
@@ -300,7 +301,7 @@ def test_workers_are_sorted_out() -> None:
 
 def test_a_report_stands_still_when_it_was_watched_for_two_periods_without_news() -> None:
     rules = ReportRules(report_period_s=30.0)
-    sightings = reports.Sightings()
+    sightings = Sightings()
     a, b = WorkerReport("a", 100), WorkerReport("b", 100)
     sightings.saw([a, b], 1000.0)
     sightings.saw([replace(a, updated_at_s=99), b], 1030.0)  # news, though its clock was set back
