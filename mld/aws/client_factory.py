@@ -6,35 +6,22 @@ clients share what is known of AWS's clock (`ServiceTime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
 0.3 s together). `create_client` blocks and may be called from several threads.
-
-`service_of` makes the services of a daemon: botocore's client in a few threads, before it the lean one if that is
-wanted. `CountedService` counts their requests. DynamoDB is asked to say which capacity a request has used, which costs
-nothing. What failed without an answer has used an unknown amount; a write that was refused for its condition has used a
-unit, as lease rows have less than 1 KB.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mld import __version__
-from mld.aws.botocore_answers import keep_raw_body, limit_answers, limit_fetcher
-from mld.aws.client import BotoService
-from mld.aws.service import FrameSource
+from mld.aws.botocore_answers import limit_answers, limit_fetcher
+from mld.aws.botocore_data import lean_data
 from mld.aws.service_time import ServiceTime
-from mld.aws.table_calls import REFUSED_CODE, THROTTLING_CODES
-from mld.aws.wire.client import WireService
-from mld.core.errors import AwsError, MldError, StartupError
-from mld.metrics.reach import TableReach
-from mld.metrics.worker import WorkerMetrics
+from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
 from mld.properties.settings import ClientSettings, Settings
 
@@ -241,226 +228,3 @@ class _Fixed:
 
     def load_credentials(self) -> object:
         return self._resolved.credentials
-
-
-# --- data files of botocore ------------------------------------------------------------------------------------------
-
-SERVICES = frozenset(
-    ("dynamodb", "glue", "kinesis", "monitoring", "s3", "sqs", "streams.dynamodb")
-    + ("oidc", "portal.sso", "signin", "sts")  # which credentials come from
-)
-"""Those that mld needs, by the prefix of their endpoints."""
-ENDPOINTS = "endpoints"
-
-
-def lean_data(file_path: str) -> Any:
-    """Return the data in a file of botocore, whose path comes without its ending, as botocore's own loader does; None
-    if there is no file.
-
-    Without what no client of mld needs: all services in all regions, and the documentation of every operation and
-    shape. They take 11 MB of the 60 that a daemon has at rest.
-    """
-    for path, opened in ((Path(f"{file_path}.json"), open), (Path(f"{file_path}.json.gz"), gzip.open)):
-        if path.is_file():
-            with opened(path, "rb") as file:
-                data = json.loads(file.read(), object_hook=_without_documentation)
-            for partition in data["partitions"] if path.name.startswith(f"{ENDPOINTS}.") else ():
-                services = partition["services"].items()
-                partition["services"] = {name: endpoints for name, endpoints in services if name in SERVICES}
-            return data
-    return None
-
-
-def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
-    """Return empty, not absent: botocore asks for some of it. A shape may have a member of that name, which is no
-    text.
-    """
-    if isinstance(found.get("documentation"), str):
-        found["documentation"] = ""
-    return found
-
-
-AwsService = BotoService | WireService
-
-
-def service_of(
-    factory: ClientFactory,
-    name: str,
-    *,
-    label: str,
-    threads_max: int,
-    read_timeout_s: float,
-    calls_max: int | None = None,
-    access: ClientSettings | None = None,
-) -> AwsService:
-    """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
-
-    With `calls_max` it is the lean one, which has up to so many calls under way, few of which need a thread. `access`
-    is as for `ClientFactory.create_client`.
-    """
-    connect_timeout_s = min(CONNECT_TIMEOUT_S, read_timeout_s)
-
-    def client() -> BaseClient:
-        made = factory.create_client(
-            name,
-            read_timeout_s=read_timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            pool_connections_max=threads_max,
-            access=access,
-        )
-        if name in ("kinesis", "dynamodbstreams"):
-            keep_raw_body(made, "GetRecords")
-        return made
-
-    plain = BotoService(client, threads_max=threads_max, name=label)
-    if calls_max is None:
-        return plain
-    return WireService(
-        plain,
-        credentials=lambda: factory.credentials_of(name),
-        ca_bundle=lambda: factory.ca_bundle_of(name),
-        threads_max=threads_max,
-        calls_max=calls_max,
-        name=label,
-        read_timeout_s=read_timeout_s,
-        connect_timeout_s=connect_timeout_s,
-        service_time=factory.service_time,
-    )
-
-
-T = TypeVar("T")
-
-OK, UNREACHABLE, OTHER = "ok", "unreachable", "other"
-RESULTS_MAX = 500
-"""Of one service, by operation and result: error codes come from outside, and each makes a series for ever."""
-CODE_LENGTH_MAX = 64
-READ, WRITE = "read", "write"
-KINDS: Mapping[str, str] = {
-    "GetItem": READ,
-    "BatchGetItem": READ,
-    "Query": READ,
-    "Scan": READ,
-    "TransactGetItems": READ,
-    "PutItem": WRITE,
-    "UpdateItem": WRITE,
-    "DeleteItem": WRITE,
-    "BatchWriteItem": WRITE,
-    "TransactWriteItems": WRITE,
-}
-"""Operations on items; no other service has one of that name."""
-
-
-class CountedService:
-    """`service` as it is, counted in `worker` under `name`; `reach` hears of the answers of its table."""
-
-    def __init__(
-        self,
-        service: AwsService,
-        name: str,
-        worker: WorkerMetrics,
-        reach: TableReach | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._service = service
-        self._reach = reach
-        self._monotonic = monotonic
-        self._name = name
-        self._worker = worker
-        self._keys: dict[tuple[str, str], str] = {}
-        self._ok_keys: dict[str, str] = {}
-
-    @property
-    def can_stream(self) -> bool:
-        """See `WireService.can_stream`."""
-        return isinstance(self._service, WireService) and self._service.can_stream
-
-    async def open(self) -> None:
-        await self._service.open()
-
-    async def close(self) -> None:
-        await self._service.close()
-
-    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """See `Service.call`."""
-        kind = KINDS.get(operation)
-        asked = params if kind is None else {**params, "ReturnConsumedCapacity": "TOTAL"}
-        request = self._counted(operation, self._service.call(operation, asked, timeout_s=timeout_s))
-        reach = self._reach
-        is_of_table = reach is not None and params.get("TableName") == reach.table
-        answer = await (self._reaching(reach, request) if reach is not None and is_of_table else request)
-        if kind is not None:
-            self._charge(kind, answer.get("ConsumedCapacity"))
-        return answer
-
-    async def fetch(
-        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
-    ) -> T:
-        """See `RawService.fetch`."""
-        return await self._counted(operation, self._service.fetch(operation, params, read, timeout_s=timeout_s))
-
-    async def open_stream(
-        self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
-    ) -> FrameSource:
-        """See `StreamService.open_stream`."""
-        assert isinstance(self._service, WireService), "it was asked whether it can"
-        return await self._counted(operation, self._service.open_stream(operation, params, timeout_s=timeout_s))
-
-    async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `StreamService.in_thread`; no request."""
-        assert isinstance(self._service, WireService), "it was asked whether it can stream"
-        return await self._service.in_thread(operation, work)
-
-    async def _reaching(self, reach: TableReach, request: Awaitable[T]) -> T:
-        """Make a request to the table of `reach`. A condition that does not hold is an answer."""
-        sent_at = self._monotonic()
-        reach.asked(sent_at)
-        try:
-            answer = await request
-        except MldError as error:
-            code = error.code if isinstance(error, AwsError) else ""
-            if code == REFUSED_CODE:
-                reach.answered(sent_at)
-            else:
-                reach.failed(str(error), self._monotonic(), is_throttled=code in THROTTLING_CODES)
-            raise
-        reach.answered(sent_at)
-        return answer
-
-    # --- counting -----------------------------------------------------------------------------------------------------
-
-    async def _counted(self, operation: str, request: Awaitable[T]) -> T:
-        try:
-            answer = await request
-        except MldError as error:
-            self._failed(operation, error)
-            raise
-        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
-        return answer
-
-    def _failed(self, operation: str, error: MldError) -> None:
-        self._note(operation, error.code if isinstance(error, AwsError) else UNREACHABLE)
-        if KINDS.get(operation) == WRITE and isinstance(error, AwsError) and error.code == REFUSED_CODE:
-            self._worker.units.add(WRITE, 1)
-
-    def _note(self, operation: str, result: str) -> None:
-        key = self._keys.get((operation, result))
-        if key is None:
-            key = self._new_key(operation, result)
-        self._worker.requests.add(key)
-
-    def _ok_key(self, operation: str) -> str:
-        key = self._ok_keys[operation] = f"{self._name} {operation} {OK}"
-        return key
-
-    def _new_key(self, operation: str, result: str) -> str:
-        is_plain = result.isascii() and result.isalnum() and len(result) <= CODE_LENGTH_MAX
-        if not is_plain or len(self._keys) >= RESULTS_MAX:
-            return f"{self._name} {operation} {OTHER}"
-        key = self._keys[operation, result] = f"{self._name} {operation} {result}"
-        return key
-
-    def _charge(self, kind: str, consumed: Any) -> None:
-        for one in consumed if isinstance(consumed, list) else (consumed,):
-            units = one.get("CapacityUnits") if isinstance(one, dict) else None
-            if isinstance(units, int | float) and units >= 0:
-                self._worker.units.add(kind, units)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from mld.aws.client_factory import AwsService, ClientFactory, service_of
+from mld.aws.client_factory import ClientFactory
 from mld.aws.directory_box import DirectoryBox
 from mld.aws.letters import LetterBox
 from mld.aws.service_boxes import BucketBox, QueueBox, StreamBox
+from mld.aws.service_factory import AwsService, service_of
 from mld.properties.settings import Settings
 from mld.properties.values import DeadLetterKind
 

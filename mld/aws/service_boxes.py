@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from mld.aws.client_factory import AwsService
 from mld.aws.letters import PUT_TIMEOUT_S, Letter, file_name
+from mld.aws.service_factory import AwsService
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 
 

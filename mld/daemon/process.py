@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
-from mld.aws.client_factory import CountedService, client_factory
+from mld.aws.client_factory import client_factory
+from mld.aws.counted_service import CountedService
 from mld.aws.letter_boxes import letter_box_of
 from mld.aws.letters import LetterBox
 from mld.consumer.child import PipeHost

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mld.aws.client_factory import ClientFactory, CountedService, service_of
+from mld.aws.client_factory import ClientFactory
+from mld.aws.counted_service import CountedService
+from mld.aws.service_factory import service_of
 from mld.aws.table_calls import ANSWER_S_MAX
 from mld.core.clock import Clock
 from mld.core.streams import StreamKind

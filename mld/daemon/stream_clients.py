@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mld.aws.client_factory import CountedService
+from mld.aws.counted_service import CountedService
 from mld.core.clock import Clock
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.daemon.stream_ports import SourcePorts, StreamPorts

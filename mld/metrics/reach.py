@@ -1,7 +1,7 @@
 """`TableReach`: whether a worker reaches its lease table, judged by the answers to all its requests. Pure.
 
 Every worker keeps sending requests to the table, even without leases, so this needs no reads of its own.
-`aws.client_factory.CountedService` notes the answers; the readiness probe asks.
+`aws.counted_service.CountedService` notes the answers; the readiness probe asks.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
 from mld.aws.service import RawService
+from mld.aws.service_factory import service_of
 from mld.aws.service_time import ServiceTime
 from mld.core.errors import TableMissingError
 from mld.properties.settings import Settings

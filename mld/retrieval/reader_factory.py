@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mld.aws.client_factory import CountedService
+from mld.aws.counted_service import CountedService
 from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.aws.fanout import KinesisFanOut
 from mld.aws.kinesis import KinesisStreams

@@ -6,7 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from mld.aws.client_factory import ClientFactory, CountedService, service_of
+from mld.aws.client_factory import ClientFactory
+from mld.aws.counted_service import CountedService
+from mld.aws.service_factory import service_of
 from mld.core.clock import Clock
 from mld.metrics.worker import WorkerMetrics
 from mld.properties.settings import Settings

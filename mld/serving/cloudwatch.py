@@ -14,8 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
-from mld.aws.client_factory import AwsService, ClientFactory, service_of
+from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
+from mld.aws.service_factory import AwsService, service_of
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.turns import in_turns

@@ -12,7 +12,7 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
-from mld.aws.client_factory import AwsService
+from mld.aws.service_factory import AwsService
 from mld.aws.service_time import ServiceTime
 from mld.aws.table_calls import ANSWER_S_MAX
 from mld.aws.wire.client import WireService

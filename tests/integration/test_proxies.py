@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
+from mld.aws.service_factory import service_of
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local.event_frames import initial_response

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mld.aws.client_factory import CountedService
+from mld.aws.counted_service import CountedService
 from mld.core.streams import ChildBatch
 from mld.daemon.assembly import assemble
 from mld.daemon.stream_ports import SourcePorts, StreamPorts

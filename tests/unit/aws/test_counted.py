@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mld.aws.client_factory import RESULTS_MAX, CountedService
+from mld.aws.counted_service import RESULTS_MAX, CountedService
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.metrics.worker import WorkerMetrics
 

@@ -16,8 +16,9 @@ from botocore.credentials import Credentials, DeferredRefreshableCredentials, Re
 from botocore.utils import ContainerMetadataFetcher
 
 from mld.aws import kept_credentials as credentials_module
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
 from mld.aws.kept_credentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
+from mld.aws.service_factory import service_of
 from mld.aws.service_time import ServiceTime
 from mld.core.errors import AwsUnreachableError
 from tests.support.strict_aws import StrictAws

@@ -4,7 +4,7 @@ import pytest
 from botocore.loaders import create_loader
 from botocore.session import Session
 
-from mld.aws.client_factory import SERVICES, lean_data
+from mld.aws.botocore_data import SERVICES, lean_data
 
 NAMES = {"monitoring": "cloudwatch", "portal.sso": "sso", "oidc": "sso-oidc", "streams.dynamodb": "dynamodbstreams"}
 REGIONS = ("eu-central-1", "us-east-1", "cn-north-1", "us-gov-west-1", "eu-isoe-west-1", "xx-new-1")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from mld.aws import service_time
-from mld.aws.client_factory import AwsService, ClientFactory, client_factory, service_of
+from mld.aws.client_factory import ClientFactory, client_factory
+from mld.aws.service_factory import AwsService, service_of
 from mld.aws.service_time import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError

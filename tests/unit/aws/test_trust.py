@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from botocore.httpsession import create_urllib3_context
 
-from mld.aws.client_factory import AwsService, client_factory, service_of
+from mld.aws.client_factory import client_factory
+from mld.aws.service_factory import AwsService, service_of
 from mld.aws.wire.trust import tls_context
 from mld.core.errors import AwsUnreachableError
 from tests.support.certificates import write_corporate_certificates

@@ -1,0 +1,62 @@
+"""Makes the services of a daemon: botocore's client in a few threads, before it the lean one if that is wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mld.aws.botocore_answers import keep_raw_body
+from mld.aws.client import BotoService
+from mld.aws.client_factory import CONNECT_TIMEOUT_S, ClientFactory
+from mld.aws.wire.client import WireService
+from mld.properties.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+
+AwsService = BotoService | WireService
+
+
+def service_of(
+    factory: ClientFactory,
+    name: str,
+    *,
+    label: str,
+    threads_max: int,
+    read_timeout_s: float,
+    calls_max: int | None = None,
+    access: ClientSettings | None = None,
+) -> AwsService:
+    """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
+
+    With `calls_max` it is the lean one, which has up to so many calls under way, few of which need a thread. `access`
+    is as for `ClientFactory.create_client`.
+    """
+    connect_timeout_s = min(CONNECT_TIMEOUT_S, read_timeout_s)
+
+    def client() -> BaseClient:
+        made = factory.create_client(
+            name,
+            read_timeout_s=read_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            pool_connections_max=threads_max,
+            access=access,
+        )
+        if name in ("kinesis", "dynamodbstreams"):
+            keep_raw_body(made, "GetRecords")
+        return made
+
+    plain = BotoService(client, threads_max=threads_max, name=label)
+    if calls_max is None:
+        return plain
+    return WireService(
+        plain,
+        credentials=lambda: factory.credentials_of(name),
+        ca_bundle=lambda: factory.ca_bundle_of(name),
+        threads_max=threads_max,
+        calls_max=calls_max,
+        name=label,
+        read_timeout_s=read_timeout_s,
+        connect_timeout_s=connect_timeout_s,
+        service_time=factory.service_time,
+    )
