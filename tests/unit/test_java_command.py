@@ -110,3 +110,16 @@ def test_no_key_is_taken_for_a_system_property() -> None:
     from mld.properties.keys import BY_NAME
 
     assert [name for name in BY_NAME if remedy_for(name)] == []
+
+
+def test_each_property_on_the_page_has_a_remedy_of_its_line() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "use" / "drop-in.md").read_text("utf-8")
+    table = page.partition("\n## JAVA_OPTS\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `-D")]
+    assert len(rows) == 8
+    for given, write in rows:
+        for name in re.findall(r"-D([a-z0-9]+[A-Za-z0-9.]*)", given):
+            remedy = remedy_for(name)
+            assert remedy is not None, name
+            words = set(re.findall(r"[A-Z]{2}[A-Z_]+|[a-z]+[A-Z]\w+|-l\b", remedy)) or {"remove it"}
+            assert any(word in write for word in words) or "remove it" in remedy, (name, write)
