@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 FORBIDDEN = 403
@@ -27,6 +27,15 @@ _OWN_SITES = frozenset(("none", "same-origin"))
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@?#,\s]+))(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 _QUOTED_CHARACTERS_MAX = 100
 """Longest quotation of a foreign header. A host name has at most 253 characters, and its beginning identifies it."""
+
+
+def joined_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the values by lower-case name. Several of one name are joined by commas, so that none is hidden."""
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        key = name.lower()
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.client import responses
+from http import HTTPStatus
+
+from mld.core.webrule import joined_headers
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,7 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 """PutRecords accepts 10 MiB of data, thus 13.4 MiB of base64, plus the keys."""
 _JOINED_BYTES_MAX = 64 * 1024
 """Up to this size head and body are sent in one packet. For larger bodies the copy costs more than a packet."""
+_PHRASES = {one.value: one.phrase for one in HTTPStatus}
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 Connections = set[asyncio.Transport]
 """The open connections. The protocols keep the set; the server may abort them."""
@@ -93,15 +96,6 @@ def local_address(transport: asyncio.Transport) -> str:
     """Return the IP address that a client has connected to; empty if the socket has none."""
     address = transport.get_extra_info("sockname")
     return str(address[0]) if isinstance(address, tuple) else ""
-
-
-def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the values by lower-case name. Several of one name are joined by commas, so that none is hidden."""
-    headers: dict[str, str] = {}
-    for name, value in fields:
-        key = name.lower()
-        headers[key] = f"{headers[key]}, {value}" if key in headers else value
-    return headers
 
 
 Handler = Callable[[HttpRequest, Peer], HttpResponse | Coroutine[None, None, None]]
@@ -209,7 +203,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         parts = lines[0].split(" ")
         fields = [line.partition(":") for line in lines[1:]]
-        headers = join_headers((name, value.strip()) for name, _, value in fields)
+        headers = joined_headers((name, value.strip()) for name, _, value in fields)
         length = headers.get("content-length", "0")
         if (
             len(parts) != 3
@@ -274,7 +268,7 @@ def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _head(status: int, content_type: str, headers: list[tuple[str, str]]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {responses.get(status, 'Status')}"]
+    lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Status')}"]
     if content_type:
         lines.append(f"Content-Type: {content_type}")
     lines.extend(f"{name}: {value}" for name, value in dated(headers))

@@ -15,6 +15,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
+from mld.core.webrule import joined_headers
 from mld.local.http import (
     BODY_BYTES_MAX,
     Connections,
@@ -23,7 +24,6 @@ from mld.local.http import (
     HttpResponse,
     Peer,
     dated,
-    join_headers,
     local_address,
 )
 
@@ -78,7 +78,7 @@ class Http2Connection(asyncio.Protocol):
     def _on(self, event: Event) -> None:
         match event:
             case RequestReceived():
-                headers = join_headers((str(name), str(value)) for name, value in event.headers)
+                headers = joined_headers((str(name), str(value)) for name, value in event.headers)
                 self._exchanges[event.stream_id] = _Exchange(self, event.stream_id, headers)
             case DataReceived():
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)

@@ -22,13 +22,12 @@ from pathlib import Path
 
 import h11
 
-from mld.core.webrule import FORBIDDEN, WebRule
+from mld.core.webrule import FORBIDDEN, WebRule, joined_headers
 from mld.serving.http_answers import HttpAnswer, Question, Route, text_answer
 from mld.serving.http_exchange import (
     HEAD_BYTES_MAX,
     READ_BYTES,
     REQUEST_TIMEOUT_S,
-    joined_headers,
     next_request,
     part,
     send_answer,
@@ -236,7 +235,7 @@ class HttpServer:
 
     async def _answer(self, request: h11.Request, writer: asyncio.StreamWriter) -> HttpAnswer:
         target = request.target.decode("ascii", "replace")
-        headers = joined_headers(request)
+        headers = joined_headers((name.decode(), value.decode("ascii", "replace")) for name, value in request.headers)
         if "content-length" in headers and "transfer-encoding" in headers:
             return text_answer(BAD_REQUEST, "a request has one length: Content-Length or Transfer-Encoding")
         refusal = self._rule.refusal(target, headers, _arrived_at(writer))

@@ -78,12 +78,3 @@ async def part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     for _ in range(0, UNREAD_BYTES_MAX, READ_BYTES):
         if not await reader.read(READ_BYTES):
             return
-
-
-def joined_headers(request: h11.Request) -> dict[str, str]:
-    """Return the headers by lower-case name; several of one name are joined with commas."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in request.headers:
-        name, value = raw_name.decode(), raw_value.decode("ascii", "replace")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
