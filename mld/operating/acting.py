@@ -1,29 +1,24 @@
-"""Carries out a plan: prints it, saves the rows, writes change after change, and reports what became of each.
+"""Runs a command that changes a table: prints its plan, saves the rows, has the changes written, and reports each.
 
-`perform` is the way of every command that changes a table: without --execute the plan is printed and nothing is done;
-with it the rows are saved first (`backup`), and the exit code is 0 if every change is written, else 1. A refusal is
-final, because the row is not what the plan saw. A write that was certainly not applied (throttling) is tried again; one
-that may have been applied is reported as unknown, never as done.
+`perform` is the way of every such command: without --execute the plan is printed and nothing is done; with it the rows
+are saved first (`backup`), and the exit code is 0 if every change is written, else 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from socket import gethostname
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import click
 
 from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
-from mld.core.errors import TableError, TableMissingError, TableThrottledError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
-from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, Refusal
 from mld.metrics.events import Event, EventKind
 from mld.operating.backup import forget, save_rows, saved_file
 from mld.operating.command_ends import finish
@@ -32,79 +27,15 @@ from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.operator_id import user_name
 from mld.operating.options import Asked
-from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
+from mld.operating.plan import ActPlan, Fate, Outcome, RawTable
+from mld.operating.table_access import Report, carry_out, read_table
 from mld.properties.printable import printable
 from mld.properties.scrubber import Scrubber
 
-THROTTLED_TRIES_MAX = 8
-THROTTLED_PAUSE_S = 0.2
-SCAN_TIMEOUT_S = 20.0
-READ_AGAIN_S = (0.5, 1.0, 2.0)
-"""Pauses before a page of the table that could not be read is asked for again."""
-
 DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
 
-Report: TypeAlias = Callable[[Outcome], None]
 Writing: TypeAlias = Callable[[Report], Awaitable[Sequence[Outcome]]]
 """Writes, and reports what becomes of each change; all outcomes."""
-
-
-async def read_table(calls: TableCalls, clock: Clock) -> RawTable:
-    """Read every row. Raises TableError, after some tries; TableMissingError if there is no such table."""
-    found: list[Row] = []
-    params: dict[str, Any] = {"ConsistentRead": True}
-    while True:
-        answer = await _page(calls, clock, params)
-        found.extend(answer.get("Items", ()))
-        if not answer.get("LastEvaluatedKey"):
-            return raw_table(found)
-        params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
-
-
-async def _page(calls: TableCalls, clock: Clock, params: dict[str, Any]) -> Mapping[str, Any]:
-    for pause_s in READ_AGAIN_S:
-        try:
-            return await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
-        except TableMissingError:
-            raise
-        except TableError:
-            await clock.sleep(pause_s)
-    return await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
-
-
-async def carry_out(
-    plan: ActPlan, table_of: Callable[[Change], LeaseTable], clock: Clock, *, report: Report = lambda _: None
-) -> Sequence[Outcome]:
-    """Write every change of the plan, in its order; what became of each. A failure does not stop the others."""
-    outcomes = []
-    for change in plan.changes:
-        outcome = await write_change(change, table_of(change), clock)
-        report(outcome)
-        outcomes.append(outcome)
-    return outcomes
-
-
-async def write_change(change: Change, table: LeaseTable, clock: Clock) -> Outcome:
-    """Send one change; what became of it."""
-    pause_s = THROTTLED_PAUSE_S
-    for attempt in range(1, THROTTLED_TRIES_MAX + 1):
-        try:
-            answer = await table.apply(change.write)
-        except TableThrottledError as error:
-            if attempt == THROTTLED_TRIES_MAX:
-                return Outcome(change, Fate.REFUSED, str(error))
-            await clock.sleep(pause_s)
-            pause_s *= 2
-        except TableError as error:
-            return Outcome(change, Fate.UNKNOWN, f"{error}; look at the row before you ask again")
-        else:
-            if answer is False or isinstance(answer, Refusal):
-                return Outcome(change, Fate.REFUSED, "the row has changed since it was read; ask again")
-            return Outcome(change, Fate.DONE, row=answer if isinstance(answer, Lease) else change.write.creates)
-    raise AssertionError("unreachable")
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

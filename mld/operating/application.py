@@ -26,7 +26,7 @@ from mld.core.turns import in_turns
 from mld.fleet.migrate.bare_table import outline
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.table import StoredTable
-from mld.operating.acting import DOUBT, Report, note_act, perform, read_table
+from mld.operating.acting import DOUBT, note_act, perform
 from mld.operating.backup import save_rows
 from mld.operating.command_ends import finish
 from mld.operating.fleet_reader import with_stream
@@ -39,6 +39,7 @@ from mld.operating.options import Asked
 from mld.operating.owner_life import Observed, living, owners_of, refusal
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
+from mld.operating.table_access import Report, read_table
 from mld.properties.settings import Settings, StreamSetting
 from mld.retrieval.reader_factory import kind_of
 from mld.shards.detector import NotListed, ShardDetector

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mld.core.terminal import EXIT_OK
-from mld.operating.acting import read_table, tell
+from mld.operating.acting import tell
 from mld.operating.application import Application
 from mld.operating.backup import backup_name, free_name, save_rows
+from mld.operating.table_access import read_table
 
 
 async def export_tables(app: Application, path: Path | None) -> int:

@@ -18,13 +18,14 @@ from mld.leases import rows, writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import COORDINATOR_TABLE_KEY, Place
 from mld.leases.table import Condition, LeaseTable, LeaseWrite, Value
-from mld.operating.acting import Report, carry_out, perform
+from mld.operating.acting import perform
 from mld.operating.application import Application
 from mld.operating.backup import save_rows
 from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.operating.options import Asked
 from mld.operating.owner_life import Observed, reporting_workers
 from mld.operating.plan import ActPlan, Change, Outcome, RawTable, Row
+from mld.operating.table_access import Report, carry_out
 
 TITLE = "the lease table becomes one that KCL 2.x can read"
 STOP_REMEDY = "stop them first: they write rows that KCL 2.x cannot read"

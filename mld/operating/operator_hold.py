@@ -28,9 +28,9 @@ from mld.core.turns import a_few_at_a_time
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
-from mld.operating.acting import write_change
 from mld.operating.operator_id import is_operator
 from mld.operating.plan import ActRefusedError, Change, Fate, Outcome
+from mld.operating.table_access import write_change
 
 TRIES_MAX = 6
 """How often a lease is taken that changes hands at the same moment, and a request is sent."""

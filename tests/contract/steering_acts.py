@@ -14,7 +14,6 @@ from mld.fleet.membership import LEASES_MAX
 from mld.fleet.report.reports import parse_rows
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
-from mld.operating.acting import carry_out, read_table
 from mld.operating.fleet_status import FleetStatus, fleet_status
 from mld.operating.plan import ActPlan, ActRefusedError, Fate
 from mld.operating.shard_view import ViewRules
@@ -27,6 +26,7 @@ from mld.operating.steering import (
     plan_resume,
     plan_undrain,
 )
+from mld.operating.table_access import carry_out, read_table
 from tests.contract.lease_table import REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
 

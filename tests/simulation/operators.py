@@ -12,7 +12,6 @@ from mld.core.clock import Clock
 from mld.fleet.membership import LEASES_MAX
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
-from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.open_services import REQUEST_TIMEOUT_S
@@ -27,6 +26,7 @@ from mld.operating.steering import (
     plan_resume,
     plan_undrain,
 )
+from mld.operating.table_access import carry_out
 from mld.properties.settings import Settings
 from tests.support.fleet import TABLE
 

@@ -11,11 +11,11 @@ import pytest
 
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
-from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.plan import ActPlan
 from mld.operating.steering import plan_drain, plan_move
+from mld.operating.table_access import carry_out
 from tests.support.fleet import TABLE, Fleet, Running, fleet, in_fleet, settings_of
 from tests.support.tiers import sliced
 from tests.virtual_time import virtual

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.plan import ActPlan, Fate
 from mld.operating.steering import plan_leave_out, plan_restart
+from mld.operating.table_access import carry_out
 from tests.support.fleet import TABLE, Fleet, in_fleet, settings_of
 from tests.support.kpl import User, aggregate
 from tests.twins.children import Recorder

@@ -12,11 +12,12 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.operating import operator_id
-from mld.operating.acting import READ_AGAIN_S, Report, perform, read_table
+from mld.operating.acting import perform
 from mld.operating.application import application_with
 from mld.operating.exporting import export_tables
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, Change, Fate, KeptLines, Outcome
+from mld.operating.table_access import READ_AGAIN_S, Report, read_table
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo, throttled
 from tests.twins.streams import MemoryStreams

@@ -11,7 +11,6 @@ import pytest
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acting import read_table
 from mld.operating.application import Application
 from mld.operating.backup import BackupHeader, save_rows
 from mld.operating.held_writes import create, remove, rewrite
@@ -27,6 +26,7 @@ from mld.operating.plan import (
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
 from mld.operating.restoring import Saved, of_its_stream, restore_from
+from mld.operating.table_access import read_table
 from mld.properties.settings import StreamSetting
 from mld.properties.values import StreamArn
 from mld.tracking import stream_list
