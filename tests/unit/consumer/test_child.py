@@ -399,7 +399,8 @@ async def test_a_grandchild_of_the_group_that_ignores_sigterm_is_killed():
         import subprocess, sys
         deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
         child = subprocess.Popen([sys.executable, '-c', deaf])
-        print(child.pid)
+        print(child.pid, flush=True)
+        sys.stdin.read()
     """
     child = await start(python(code))
     lines = {await child.read_line(), await child.read_line()}
