@@ -1,4 +1,4 @@
-"""Reads the data files of botocore without what no client of mld needs, for they stay in memory."""
+"""`lean_data`: reads the data files of botocore, which stay in memory, without what no client of mld needs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ SERVICES = frozenset(
     ("dynamodb", "glue", "kinesis", "monitoring", "s3", "sqs", "streams.dynamodb")
     + ("oidc", "portal.sso", "signin", "sts")  # which credentials come from
 )
-"""Those that mld needs, by the prefix of their endpoints."""
+"""Services that mld needs, by the prefix of their endpoints."""
 ENDPOINTS = "endpoints"
 
 
 def lean_data(file_path: str) -> Any:
-    """Return the data in a file of botocore, whose path comes without its ending, as botocore's own loader does; None
-    if there is no file.
+    """Return the data in a file of botocore; None if there is no file. As in botocore's loader, the path has no ending.
 
-    Without what no client of mld needs: all services in all regions, and the documentation of every operation and
-    shape. They take 11 MB of the 60 that a daemon has at rest.
+    Left out are the endpoints of all other services, and the documentation of operations and shapes. They would take 11
+    MB of the 60 that a daemon has at rest.
     """
     for path, opened in ((Path(f"{file_path}.json"), open), (Path(f"{file_path}.json.gz"), gzip.open)):
         if path.is_file():
@@ -34,8 +33,8 @@ def lean_data(file_path: str) -> Any:
 
 
 def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
-    """Return empty, not absent: botocore asks for some of it. A shape may have a member of that name, which is no
-    text.
+    """Empty the documentation of an object, and return the object. botocore asks for some of these texts, so they stay
+    as empty texts. A shape may have a member with this name, which is no text.
     """
     if isinstance(found.get("documentation"), str):
         found["documentation"] = ""

@@ -1,9 +1,9 @@
-"""Makes records of the changes of a DynamoDB table as a child gets them: the JSON of Amazon's adapter for the KCL, byte
-for byte.
+"""`kinesis_record`: a change of a DynamoDB table as the record that a child gets: the JSON of Amazon's adapter for the
+KCL, byte for byte.
 
-Rule: retrieval#records-of-dynamodb. The adapter's multi-language daemon writes each record with Jackson: the fields in
-the order in which Jackson finds them, maps in the order of Java's HashMap, text in UTF-8, binary values in base64, the
-time in milliseconds, nothing that is null. Children that compare or hash these bytes see no difference.
+Rule: retrieval#records-of-dynamodb. The adapter's multi-language daemon writes each record with Jackson: fields in the
+order in which Jackson finds them, maps in the order of Java's HashMap, text in UTF-8, binary values in base64, the time
+in milliseconds, and no nulls. Children that compare or hash these bytes see no difference.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def created_s(record: Mapping[str, Any]) -> float:
 
 
 def key_of_item(record: Mapping[str, Any]) -> str:
-    """Return the primary key of the changed item as a text: JSON with sorted names, the same in each of its changes."""
+    """Return the primary key of the changed item as text: JSON with sorted names, the same for all its changes."""
     keys = record["dynamodb"].get("Keys")
     return "" if keys is None else json.dumps(keys, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -84,7 +84,7 @@ def _map(values: Mapping[str, Any]) -> str:
 
 
 def _value(value: Mapping[str, Any]) -> str:
-    """Return one attribute value, ``{"S": …}``; binary values are base64 in the answer already."""
+    """Return one attribute value, ``{"S": …}``. Binary values are base64 in the answer already."""
     ((kind, inner),) = value.items()
     match kind:
         case "M":
@@ -105,8 +105,8 @@ def _object(*pairs: tuple[str, str | None]) -> str:
 
 
 def _text(text: str) -> str:
-    """Encode a text as Jackson writes it: UTF-8 as it is, and control characters without a letter of their own in
-    upper case.
+    """Encode a text as Jackson does: in UTF-8, with control characters that have no letter of their own as upper-case
+    hex.
     """
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no text")
@@ -114,7 +114,7 @@ def _text(text: str) -> str:
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
-    """Return the order in which a HashMap of Java gives keys that were put in this order."""
+    """Return the order in which Java's HashMap returns keys that were put in this order."""
     keys = list(dict.fromkeys(names))
     size = _TABLE_MIN
     while len(keys) > size * _LOAD:

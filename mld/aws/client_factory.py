@@ -1,11 +1,11 @@
-"""Settings -> botocore clients: credentials, region and endpoint of each service.
+"""`ClientFactory`: makes botocore clients from settings: credentials, region and endpoint of each service.
 
-Rules: configuration#region-choice, configuration#credentials-in-use. Kinesis, DynamoDB and CloudWatch each have their
-own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers. All
-clients share what is known of AWS's clock (`ServiceTime`).
+Rules: configuration#region-choice, configuration#credentials-in-use. Kinesis, DynamoDB and CloudWatch each have
+settings of their own; the last two fall back to those of Kinesis. The SDK's retries are off, because our callers retry.
+All clients share what is known of AWS's clock (`ServiceTime`).
 
-Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
-0.3 s together). `create_client` blocks and may be called from several threads.
+Importing this module is cheap. Creating the first client is not: it imports botocore and reads service models, which
+takes about 0.3 s. `create_client` blocks, and may be called from several threads.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def bucket_client(
     timeout_s: float,
     connections_max: int,
 ) -> BaseClient:
-    """Return a client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises
-    StartupError.
-    """
+    """Return a client of S3 for a program other than the daemon. Does I/O to find credentials. Raises StartupError."""
     access = ClientSettings(
         credentials=credentials, region=region, endpoint=endpoint_url, dualstack=False, fips=False, proxy_url=None
     )
@@ -66,7 +64,7 @@ def bucket_client(
 
 
 def client_factory(settings: Settings, service_time: ServiceTime | None = None) -> ClientFactory:
-    """Return the factory of all clients of one daemon, which share what is known of AWS's time. Does no I/O yet."""
+    """Return the factory of all clients of a daemon, which share what is known of AWS's time. Does no I/O yet."""
     access = {
         "kinesis": settings.kinesis,
         "dynamodbstreams": settings.kinesis,
@@ -77,7 +75,7 @@ def client_factory(settings: Settings, service_time: ServiceTime | None = None) 
 
 
 class ClientFactory:
-    """Makes clients. Services with the same credentials value share one set of credentials and its refreshes."""
+    """Makes clients. Services with equal credentials settings share one set of credentials and its renewals."""
 
     def __init__(
         self,
@@ -97,7 +95,9 @@ class ClientFactory:
         self._instance_region: str | None = None
 
     def access_beside_kinesis(self, region: str | None, endpoint_url: str | None) -> ClientSettings:
-        """Return how a service is reached with the credentials of Kinesis; None: in its region, at its own endpoint."""
+        """Return how a service is reached with the credentials of Kinesis. None: in the region of Kinesis, at its own
+        endpoint.
+        """
         kinesis = self._access["kinesis"]
         return replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
 
@@ -111,10 +111,11 @@ class ClientFactory:
         access: ClientSettings | None = None,
         s3: Any = None,
     ) -> BaseClient:
-        """Return a client that makes one attempt per call, and another one if it was refused for our clock only.
+        """Return a client that makes one attempt per call, and a second one if a call was refused only because of our
+        clock.
 
-        Without `access` it is a service that the settings know. Raises StartupError when no credentials provider yields
-        any, or when no region is known.
+        Without `access`, `service` is one that the settings know. Raises StartupError if no provider yields
+        credentials, or if no region is known.
         """
         access = access or self._access[service]
         started_at = time.monotonic()
@@ -154,7 +155,9 @@ class ClientFactory:
         return client
 
     def credentials_of(self, service: str) -> Credentials | None:
-        """Return those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
+        """Return the credentials that the clients of `service` sign with, which renew themselves; None: requests go
+        unsigned.
+        """
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 

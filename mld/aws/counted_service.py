@@ -1,7 +1,8 @@
 """`CountedService`: a service whose requests are counted, for the metrics of a worker and the probes of its table.
 
-DynamoDB is asked to say which capacity a request has used, which costs nothing. What failed without an answer has used
-an unknown amount; a write that was refused for its condition has used a unit, as lease rows have less than 1 KB.
+Each request asks DynamoDB to return the capacity that it used, which costs nothing. A request without an answer has
+used an unknown amount. A write that was refused for its condition has used one unit, because lease rows have less than
+1 KB.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ T = TypeVar("T")
 
 OK, UNREACHABLE, OTHER = "ok", "unreachable", "other"
 RESULTS_MAX = 500
-"""Of one service, by operation and result: error codes come from outside, and each makes a series for ever."""
+"""Operations and results of one service that are counted apart: error codes come from outside, and each makes a series
+for good.
+"""
 CODE_LENGTH_MAX = 64
 READ, WRITE = "read", "write"
 KINDS: Mapping[str, str] = {
@@ -37,11 +40,11 @@ KINDS: Mapping[str, str] = {
     "BatchWriteItem": WRITE,
     "TransactWriteItems": WRITE,
 }
-"""Operations on items; no other service has one of that name."""
+"""Operations on items. No other service has operations with these names."""
 
 
 class CountedService:
-    """`service` as it is, counted in `worker` under `name`; `reach` hears of the answers of its table."""
+    """`service`, with its requests counted in `worker` under `name`. `reach` learns of each answer of its table."""
 
     def __init__(
         self,
@@ -96,12 +99,12 @@ class CountedService:
         return await self._counted(operation, self._service.open_stream(operation, params, timeout_s=timeout_s))
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `StreamService.in_thread`; no request."""
+        """See `StreamService.in_thread`. It is no request."""
         assert isinstance(self._service, WireService), "it was asked whether it can stream"
         return await self._service.in_thread(operation, work)
 
     async def _reaching(self, reach: TableReach, request: Awaitable[T]) -> T:
-        """Make a request to the table of `reach`. A condition that does not hold is an answer."""
+        """Make a request to the table of `reach`. A refusal for a condition counts as an answer."""
         sent_at = self._monotonic()
         reach.asked(sent_at)
         try:

@@ -1,13 +1,13 @@
 """`DynamoDBStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
 
 Rules: retrieval#dynamodb-streams. It asks another API and answers in the terms of Kinesis: shards without hash keys of
-their own, pages of records in the form that Kinesis has, the children of a closed shard beside its end. It never
-retries but for children that are not listed yet, and never decides what an error means.
+their own, pages of records in the form of Kinesis, and the children of a closed shard with its end. It retries nothing
+but a listing that lacks the children of a closed shard, and never decides what an error means.
 
-DynamoDB does not say how far behind its tip a page is, and pages may be empty in the middle of a shard. What is known
-is the age of the newest record of a page; after an empty one nothing is (None), until the shard was quiet for as long
-as `QUIET_PAGES` and `QUIET_S` say, or from the start where reading began at LATEST. That is evidence, not proof: a
-reader goes on all the same, and a shard that has ended is read to its end, whatever was taken for its tip before.
+DynamoDB does not say how far a page is from the tip, and a page in the middle of a shard may be empty. Only the age of
+the newest record of a page is known. After an empty page nothing is known (None), until the shard was quiet for as long
+as `QUIET_PAGES` and `QUIET_S` say, or from the start if reading began at LATEST. That is evidence, not proof. A reader
+goes on in any case, and a shard that has ended is read to its end, whatever was taken for its tip before.
 """
 
 from __future__ import annotations
@@ -49,24 +49,26 @@ from mld.core.streams import (
 _log = logging.getLogger(__name__)
 
 HASH_RANGE = HashRange(0, 1)
-"""Of every shard, as Amazon's adapter has it: DynamoDB tells none."""
+"""The hash range of every shard, as in Amazon's adapter: DynamoDB reports none."""
 RECORDS_MAX = 1_000  # of one GetRecords
 CHILDREN_ATTEMPTS_MAX = 6
 CHILDREN_BACKOFF_FIRST_S = 0.05
 CHILDREN_BACKOFF_MAX_S = 1.0
 PAGES_MAX = 10_000  # of 100 shards; a stream has a few hundred
 UNKNOWN_END = "9" * 40
-"""Of a shard that is closed, as its child shows, and whose last number was not told: no position lies beyond it."""
+"""The end of a shard that is closed, because it has a child, but whose last number is not reported. No position is
+higher.
+"""
 QUIET_PAGES = 10
 QUIET_S = 30.0
-"""So many pages in a row without a record, over so long a time, are taken for the tip of a shard."""
+"""This many pages in a row without a record, over this long a time, are taken for the tip of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePlace:
-    """An iterator, and what it has to remember. `since_s`: older records are left out, as it stands for AT_TIMESTAMP.
+    """An iterator, and what it has to remember. Records older than `since_s` are left out: it stands for AT_TIMESTAMP.
 
-    `quiet_pages` have come without a record, the first at `quiet_from_s` (monotonic seconds).
+    `quiet_pages` pages have come without a record, the first at `quiet_from_s` (monotonic seconds).
     """
 
     shard_id: str
@@ -99,9 +101,10 @@ class ChangePlace:
 
 @raises_only(StreamUnavailableError)
 class DynamoDBStreams(StreamAdapter[RawService]):
-    """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of a Kinesis answer.
+    """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of an answer of Kinesis.
 
-    `keyed_by_item`: the partition key of a record is its item's primary key, by which children share a shard.
+    With `keyed_by_item`, the partition key of a record is the primary key of its item, by which several children share
+    a shard.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         self._page_of = page_of
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """See `Streams.list_shards`; one page has all shards. AT_LATEST leaves out those that are closed."""
+        """See `Streams.list_shards`. One page has all shards. AT_LATEST leaves out closed ones."""
         shards, _ = await self._all_shards()
         if shard_filter is not None and shard_filter.type is ShardFilterType.AT_LATEST:
             shards = [shard for shard in shards if shard.is_open]
@@ -138,9 +141,9 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        """See `Streams.shard_iterator`. A time is found by reading from the oldest record and leaving out older ones.
+        """See `Streams.shard_iterator`. For a time, reading begins at the oldest record and leaves older records out.
 
-        A position whose record was trimmed leads to the oldest one there is, as it does in Kinesis.
+        A position whose record was trimmed leads to the oldest record that is left, as in Kinesis.
         """
         kind = start.type.value
         if start.type is IteratorType.AT_TIMESTAMP:
@@ -163,7 +166,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return str(place)
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
-        """See `Streams.get_records`. The page that ends a shard names its children, if DescribeStream does by now."""
+        """See `Streams.get_records`. The page that ends a shard names its children, if DescribeStream does by then."""
         place = ChangePlace.parse(iterator)
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
         params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}
@@ -177,7 +180,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return page
 
     async def _children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return the children of a shard that has ended; empty if there are none yet, or none will be."""
+        """Return the children of a shard that has ended; empty if there are none yet, or never will be."""
         delay_s = CHILDREN_BACKOFF_FIRST_S
         for attempt in range(CHILDREN_ATTEMPTS_MAX):
             if attempt:
@@ -203,8 +206,8 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         ), status
 
     async def _all_shards(self) -> tuple[list[Shard], str]:
-        """Return every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page
-        said.
+        """Return every shard, and the status of the stream. A parent of a listed shard is closed, whatever the listing
+        says.
         """
         found: dict[str, Shard] = {}
         status = ""
@@ -228,8 +231,9 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     def _read(self, body: bytes, *, place: ChangePlace, asked_at_s: float, wall_s: float) -> Page:
-        """Make a page of an answer. Called in a thread, for an item may take a tenth of a second. The clock is the
-        loop's, so the page is told when it was asked for.
+        """Make a page of an answer. Called in a thread, because one item may take a tenth of a second.
+
+        The clock belongs to the loop, so `_read` is given the time of the request.
         """
         try:
             answer = json.loads(body)
@@ -269,8 +273,8 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """Yield parents that a listing torn between two moments shows open beside their child, as closed: the child is the
-    newer truth.
+    """Yield parents, as closed, that a listing shows open beside their child. It was torn between two moments, and the
+    child is the newer truth.
     """
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():

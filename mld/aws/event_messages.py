@@ -1,9 +1,9 @@
-"""Takes the frames of an event stream apart into messages: an event, or an exception.
+"""`message_in`: takes a frame of an event stream apart into a message: an event, or an exception.
 
-Rule: retrieval#event-frames. botocore's parser is the reference for what is in a frame (`message_of`), and reads small
-ones and everything unusual. It copies a frame three times, so a large event is taken apart here: its checksums are
-computed over the pieces in which it came, and its payload stays in pieces. What is not in order there goes to the
-parser, which says what is wrong. A payload comes out only after both checksums of its frame were right.
+Rule: retrieval#event-frames. botocore's parser is the reference for what is in a frame (`message_of`). It reads small
+frames and everything unusual. It copies a frame three times, so a large event is taken apart here: its checksums are
+computed over the pieces in which it came, and its payload stays in pieces. A frame that is not in order goes to the
+parser, whose error says what is wrong. A payload comes out only after both checksums of its frame were right.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mld.core.errors import AwsError
 
 SUBSCRIBE = "SubscribeToShard"
 JOINED_BYTES_MAX = 16 * 1024
-"""Up to this size copies cost less than looking at the pieces."""
+"""Up to this size a copy costs less than looking at the pieces."""
 HEADERS_BYTES_MAX = 1024
-"""Those of an event take about 90."""
+"""Largest headers that are read here. Those of an event take about 90 bytes."""
 _PRELUDE_BYTES = 12
 _CHECKSUM_BYTES = 4
 
@@ -28,8 +28,8 @@ Frame = tuple[memoryview, ...]
 
 
 class Message(NamedTuple):
-    """A frame taken apart. `kind` is event or exception, `name` the type of it. The payload of a large event is left in
-    the pieces in which it came.
+    """A frame taken apart. `kind` is event or exception, `name` its type. The payload of a large event stays in the
+    pieces in which it came.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class MessageError(ValueError):
-    """A frame is damaged, or is none."""
+    """A frame is damaged, or the bytes are not a frame."""
 
 
 def message_in(frame: Frame) -> Message:
@@ -72,7 +72,7 @@ def message_of(frame: bytes) -> Message:
 
 
 def _event_in(frame: Frame, length: int) -> Message | None:
-    """Return the event in a frame of this length, if it is in order and is one."""
+    """Return the event in a frame of this length; None if the frame is anything else, or is not in order."""
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
     body = _PRELUDE_BYTES + headers_bytes

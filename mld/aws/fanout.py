@@ -1,8 +1,8 @@
 """`KinesisFanOut`: the `FanOut` port over the Kinesis API, for one stream.
 
 Rules: retrieval#consumer-registration (calls), retrieval#subscription-starting-point, retrieval#event-frames
-(exceptions inside the stream). The payload of an event goes the way of a GetRecords body, to an injected page maker.
-Small events are read on the loop, large ones in a thread.
+(exceptions inside the stream). An injected function makes pages of payloads, as of the bodies of GetRecords. Small
+events are read on the loop, large ones in a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ INLINE_BYTES_MAX = 32 * 1024
 
 @raises_only(StreamUnavailableError)
 class KinesisFanOut(StreamAdapter[StreamService]):
-    """The stream behind `streams`; `page_of` makes a page of a payload, raising ValueError for what is none."""
+    """The stream behind `streams`. `page_of` makes a page of a payload, and raises ValueError for a payload that is not
+    one.
+    """
 
     def __init__(
         self, service: StreamService, streams: Streams, *, stream_name: str, page_of: PartwiseRead[Page]
@@ -97,7 +99,7 @@ class EventSubscription:
         self._source.close()
 
     async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """Return the page of an event; None for a frame that holds none."""
+        """Return the page of an event; None for a frame without one."""
         with stream_errors(self._stream_name):
             if sum(map(len, frame)) <= INLINE_BYTES_MAX:
                 return self._page_in(frame)
@@ -124,7 +126,7 @@ class EventSubscription:
 
 
 def _text_of(payload: bytes) -> str:
-    """Return what an exception says."""
+    """Return the message of an exception."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Makes the services of a daemon: botocore's client in a few threads, before it the lean one if that is wanted."""
+"""`service_of`: makes the services of a daemon, over botocore, or over the wire client with botocore behind it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def service_of(
 ) -> AwsService:
     """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
 
-    With `calls_max` it is the lean one, which has up to so many calls under way, few of which need a thread. `access`
-    is as for `ClientFactory.create_client`.
+    With `calls_max` the service uses the wire client: it has at most that many calls under way, few of which need a
+    thread. `access` is as for `ClientFactory.create_client`.
     """
     connect_timeout_s = min(CONNECT_TIMEOUT_S, read_timeout_s)
 

@@ -400,13 +400,8 @@ def test_modules_stay_readable():
     assert too_long == {}, "is each still one idea?"
 
 
-LATE_MODULES_MAX = 3
-"""Modules, all in `mld/aws`, whose constants or loggers stand below a class or function although they need none."""
-
-
 def test_constants_and_loggers_stand_above_the_first_definition():
-    late = {name_of(path): names for path in modules() if (names := late_constants(path))}
-    assert len(late) <= LATE_MODULES_MAX, late
+    assert {name_of(path): names for path in modules() if (names := late_constants(path))} == {}
 
 
 def late_constants(path: Path) -> list[str]:
