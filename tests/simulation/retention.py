@@ -144,7 +144,7 @@ class RetentionWorld(logging.Handler):
         for event in self.plan.events:
             await self.happen(event)
         self.down = False
-        self.recorder.work_s = 0.0
+        self.recorder.work_s = self.recorder.hold_s = 0.0
         await self.happen("resume")
         await self.happen("start")
         await self.fleet.advance(CALM_S)

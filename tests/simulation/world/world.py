@@ -45,6 +45,7 @@ from tests.simulation.world.fleet3x import (
 from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.migrations import BY_TABLE, check_versions, redeploy_as, to_single_table, tool
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
+from tests.simulation.world.parsing import parsed_once
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
 from tests.simulation.world.producer import KEYS, Producer, keys_for_all
 from tests.simulation.world.sources import Sources, StreamDoors, settings_of_streams
@@ -554,7 +555,7 @@ class World:
         logging.disable(logging.WARNING)
         logger.propagate = False
         try:
-            with self.lives.counted():
+            with self.lives.counted(), parsed_once():
                 await self._live()
         finally:
             logging.disable(was_disabled)
