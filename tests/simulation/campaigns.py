@@ -39,6 +39,8 @@ DEAR = {"wide": 20}
 SEED_S_MAX = 1800
 """A seed that takes longer has failed: the slowest ones take a minute on a busy machine."""
 SHOWN_CHARS_MAX = 300
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""How the sources of a commit are unpacked. Python 3.11 has no filters before 3.11.4."""
 
 
 def _lives(live: Callable[[int], Coroutine[Any, Any, Any]], seed: int) -> str:
@@ -189,7 +191,7 @@ def _copy_sources(version: str, into: Path) -> None:
     with subprocess.Popen(["git", "archive", version, *SOURCES], stdout=subprocess.PIPE) as git:
         assert git.stdout is not None
         with tarfile.open(fileobj=git.stdout, mode="r|") as archive:
-            archive.extractall(making, filter="data")
+            archive.extractall(making, **SAFELY)
     making.rename(into)
 
 
