@@ -7,11 +7,9 @@ computed when it is read is a method marked `@shown`. So a new metric takes its 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain
 from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from mld.metrics.instruments import Calls, Spread, SpreadValue, StatisticSet, Tally
@@ -31,7 +29,7 @@ Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
 """The value of a metric. The keys of a mapping have one word for each label. None: unknown, so nothing is published."""
 NOTHING: frozenset[Dimension] = frozenset()
 
-_METRIC, _JAVA = "metric", "java"
+METRIC, JAVA = "metric", "java"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class Operation:
 
 def sent(make: Callable[[], Any], *java: JavaMetric) -> Any:
     """Return a field with an instrument that is published only under names of KCL."""
-    return field(init=False, default_factory=make, metadata={_JAVA: java})
+    return field(init=False, default_factory=make, metadata={JAVA: java})
 
 
 def histogram(name: str, help_text: str, *java: JavaMetric, make: Callable[[], Any] = Spread) -> Any:
@@ -156,32 +154,32 @@ def tally(name: str, help_text: str, *labels: str, java: str = "") -> Any:
 
 def counter(name: str, help_text: str, java: str = "") -> Any:
     """Return a field for a number that only rises."""
-    return field(init=False, default=0, metadata={_METRIC: Metric(name, MetricKind.COUNTER, help_text, java=java)})
+    return field(init=False, default=0, metadata={METRIC: Metric(name, MetricKind.COUNTER, help_text, java=java)})
 
 
 def gauge(name: str, help_text: str, java: str = "", initial: Number | None = None) -> Any:
     """Return a field for a current number; None: unknown."""
-    return field(init=False, default=initial, metadata={_METRIC: Metric(name, MetricKind.GAUGE, help_text, java=java)})
+    return field(init=False, default=initial, metadata={METRIC: Metric(name, MetricKind.GAUGE, help_text, java=java)})
 
 
 def given(name: str = "", help_text: str = "") -> Any:
     """Return a field whose value is passed to the constructor; it is published if it has a name."""
     kind = MetricKind.COUNTER if name.endswith("_total") else MetricKind.GAUGE
-    return field(metadata={_METRIC: Metric(name, kind, help_text)} if name else {})
+    return field(metadata={METRIC: Metric(name, kind, help_text)} if name else {})
 
 
 def shown(name: str, help_text: str, *labels: str, java: str = "") -> Callable[[T], T]:
     """Mark a method as the value of a gauge. The method gets the `Instant` of the reading."""
 
     def mark(method: T) -> T:
-        setattr(method, _METRIC, Metric(name, MetricKind.GAUGE, help_text, labels, java))
+        setattr(method, METRIC, Metric(name, MetricKind.GAUGE, help_text, labels, java))
         return method
 
     return mark
 
 
 def _instrument(make: Callable[[], Any], metric: Metric, java: tuple[JavaMetric, ...] = ()) -> Any:
-    return field(init=False, default_factory=make, metadata={_METRIC: metric, _JAVA: java})
+    return field(init=False, default_factory=make, metadata={METRIC: metric, JAVA: java})
 
 
 def _nearest(java: tuple[JavaMetric, ...]) -> str:
@@ -233,71 +231,3 @@ def _time(
 def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> JavaMetric:
     """Return KCL's metric for a spread of seconds."""
     return _time(operation, name, level, dimensions, part="")
-
-
-# --- what was declared ------------------------------------------------------------------------------------------------
-
-
-def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
-    """Yield the metrics of Prometheus that a dataclass declares.
-
-    Metrics are read from one object, for example `Metrics`; `reach` returns the instance of the dataclass in it, or
-    None. `labels` come before the labels of each metric.
-    """
-    marked = ((getattr(method, _METRIC, None), method) for method in vars(part).values())
-    held = ((one.metadata.get(_METRIC), _value_of(_public(one.name))) for one in fields(part))
-    for metric, value in chain(marked, held):
-        if metric is not None:
-            yield replace(metric, labels=(*labels, *metric.labels), read=_reading(reach, value, metric.kind))
-
-
-def _value_of(name: str) -> Callable[[Any, Instant], Any]:
-    return lambda part, _: getattr(part, name)
-
-
-def _reading(
-    reach: Callable[[Any], Any], value: Callable[[Any, Instant], Any], kind: MetricKind
-) -> Callable[[Any, Instant], Value]:
-    def read(owner: Any, at: Instant) -> Value:
-        part = reach(owner)
-        match None if part is None else value(part, at):
-            case Spread() as spread:
-                return math.floor(spread.total) if kind is MetricKind.COUNTER else spread.value()
-            case Calls() as attempts:
-                return attempts.seconds.value()
-            case Tally() as named:
-                return named.value()
-            case bool() as flag:
-                return int(flag)
-            case plain:
-                known: Value = plain
-                return known
-
-    return read
-
-
-def declared(part: type) -> Iterator[Declared]:
-    """Yield the instruments of a dataclass that have names of KCL. Metrics without an operation get the `OPERATION` of
-    the class.
-    """
-    for one in fields(part):
-        java: tuple[JavaMetric, ...] = one.metadata.get(_JAVA, ())
-        named = [replace(metric, operation=metric.operation or part.OPERATION) for metric in java]  # type: ignore[attr-defined]
-        for piece in dict.fromkeys(metric.part for metric in named):
-            yield Declared(_taking(_public(one.name), piece), tuple(m for m in named if m.part == piece))
-
-
-def _taking(name: str, piece: str) -> Callable[[Any], StatisticSet | None]:
-    def take(part: Any) -> StatisticSet | None:
-        found = getattr(part, name)
-        if piece:
-            found = found.get(piece) if isinstance(found, dict) else getattr(found, piece)
-        taken: StatisticSet | None = None if found is None else found.take()
-        return taken
-
-    return take
-
-
-def _public(name: str) -> str:
-    """Return the name of the property that reads a private field."""
-    return name.removeprefix("_")

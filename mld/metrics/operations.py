@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mld.core.positions import Position
+from mld.metrics.declared import declared
 from mld.metrics.declaring import (
     COUNT,
     NO_UNIT,
@@ -21,7 +22,6 @@ from mld.metrics.declaring import (
     S,
     calls,
     count,
-    declared,
     sent,
     succeeded,
     timed,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mld.metrics.configuration import ConfigurationMetrics
-from mld.metrics.declaring import Declared, JavaMetric, Metric, declared, metrics_of
+from mld.metrics.declared import declared, metrics_of
+from mld.metrics.declaring import Declared, JavaMetric, Metric
 from mld.metrics.disks import DiskMetrics
 from mld.metrics.lease_table import TableMetrics
 from mld.metrics.operations import OPERATIONS

@@ -6,20 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
-from mld.metrics.declaring import (
-    NOTHING,
-    D,
-    Instant,
-    MetricKind,
-    S,
-    count,
-    declared,
-    histogram,
-    metrics_of,
-    shown,
-    success_and_time,
-    tally,
-)
+from mld.metrics.declared import declared, metrics_of
+from mld.metrics.declaring import NOTHING, D, Instant, MetricKind, S, count, histogram, shown, success_and_time, tally
 from mld.metrics.instruments import Calls, Spread, StatisticSet, Successes, Tally
 from mld.metrics.registry import Metrics
 
