@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mld import __version__
 from mld.aws.botocore_answers import limit_answers, limit_fetcher
 from mld.aws.botocore_data import lean_data
+from mld.aws.botocore_time import correct_clock
 from mld.aws.service_time import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
@@ -197,7 +198,7 @@ class ClientFactory:
         session = Session(profile=profile)
         make = session.create_client
         session.create_client = lambda *names, **options: limit_answers(make(*names, **options))  # type: ignore[method-assign]
-        self.service_time.attach(session)
+        correct_clock(session, self.service_time)
         if self._loader is None:
             self._loader = session.get_component("data_loader")
             self._loader.file_loader.load_file = lean_data  # type: ignore[method-assign]

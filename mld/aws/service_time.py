@@ -10,30 +10,22 @@ last minutes counts. So a slow answer changes nothing, nor does the fraction of 
     one that is further off                       it is believed if the next date agrees: proxies have clocks, too
     the same, in a refusal of a signature         it is believed at once
 
-This machine's own clock counts until the first answer. If it is wrong, that is logged once.
-
-One measurement serves all clients of a daemon. The wire client calls `saw`, and signs by `now`. botocore signs with
-this machine's clock and corrects nothing, so `attach` adds handlers to the events of a session. They sign a request
-again with AWS's time where that matters, and send a request once more that was refused for its time. All clients of
-that session have them, also those that assume roles.
-
-Importing this module must stay cheap, so botocore is imported when it is needed.
+This machine's own clock counts until the first answer. If it is wrong, that is logged once. One measurement serves all
+clients of a daemon: the wire client calls `saw`, and signs by `now`; `mld.aws.botocore_time` does the same for
+botocore.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from botocore.awsrequest import AWSRequest
-    from botocore.session import Session
-    from botocore.signers import RequestSigner
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -54,19 +46,6 @@ SKEWED_CODES = frozenset(
     }
 )
 """What services answer to a signature that is too old or too new; most of them mean other things too."""
-ATTEMPTS_MAX = 5
-"""Attempts of one call of a botocore client, so that it ends even if each answer has another date."""
-SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
-"""Region and service in an Authorization header."""
-_SIGNER = "mld_signer"
-_SIGNED_WITH = "mld_signed_with_s"
-
-
-class Scope(NamedTuple):
-    """What a signature is good for."""
-
-    region: str
-    service: str
 
 
 class ServiceTime:
@@ -153,49 +132,6 @@ class ServiceTime:
             extra={"action": "clock_skew", "skew_s": round(offset_s, 1)},
         )
 
-    def attach(self, session: Session) -> None:
-        """Watch all clients that `session` will make."""
-        # Handlers of a whole event come after those of a client's own part of it: after botocore's signature.
-        handlers: dict[str, Any] = {
-            "before-sign": self._note_signer,
-            "request-created": self._sign_again,
-            "needs-retry": self._pause_before_retry,
-        }
-        for event, handler in handlers.items():
-            session.register(event, handler, unique_id=f"mld-time-{event}")
-
-    # --- events of botocore, in its threads --------------------------------------------------------------------------
-
-    def _note_signer(self, request: AWSRequest, request_signer: RequestSigner, **_: Any) -> None:
-        request.context[_SIGNER] = request_signer
-
-    def _sign_again(self, request: AWSRequest, **_: Any) -> None:
-        signer: RequestSigner | None = request.context.pop(_SIGNER, None)
-        authorization: Any = request.headers.get("Authorization")
-        if isinstance(authorization, bytes):
-            authorization = authorization.decode()
-        scope = None if authorization is None else SCOPE.match(authorization)
-        if signer is None or scope is None:
-            return  # unsigned, or signed in another way
-        correction_s = self.correction_s
-        request.context[_SIGNED_WITH] = correction_s
-        if correction_s:
-            _sign(request, signer, scope[1], scope[2], self._wall() + correction_s)
-
-    def _pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
-        """Return 0 to send the request again at once; None leaves that to other handlers."""
-        if response is None:
-            return None
-        date = response[0].headers.get("Date")
-        if response[1].get("Error", {}).get("Code") not in SKEWED_CODES:
-            self.saw(date)
-            return None
-        self.learn(date)
-        correction_s = self.correction_s
-        signed_with_s = request_dict["context"].get(_SIGNED_WITH, correction_s)
-        is_worth_it = abs(correction_s - signed_with_s) >= SKEW_MIN_S and attempts < ATTEMPTS_MAX
-        return 0.0 if is_worth_it else None
-
 
 def _epoch_s(date: bytes | str) -> float | None:
     """Return the time of a `Date` header; None if it has none."""
@@ -203,16 +139,3 @@ def _epoch_s(date: bytes | str) -> float | None:
         return parsedate_to_datetime(date.decode("latin-1") if isinstance(date, bytes) else date).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:
-    """Replace the signature of a request."""
-    from botocore.auth import SigV4Auth
-
-    class Timed(SigV4Auth):
-        def _modify_request_before_signing(self, request: AWSRequest) -> None:
-            request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
-            super()._modify_request_before_signing(request)  # type: ignore[misc]
-
-    credentials = signer.get_auth_instance(service, region).credentials
-    Timed(credentials, service, region).add_auth(request)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from mld.aws.service_time import SCOPE, Scope
 from mld.aws.wire.answers import Answer
 from mld.aws.wire.connection import Origin
 from mld.aws.wire.proxies import Proxy, proxies_of
+from mld.aws.wire.signing import SCOPE, Scope
 from mld.aws.wire.unusual import UnusualError
 
 if TYPE_CHECKING:

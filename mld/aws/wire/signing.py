@@ -7,11 +7,20 @@ host, date, session token and target.
 from __future__ import annotations
 
 import hmac
+import re
 import time
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from mld.aws.service_time import Scope
+SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+"""Region and service in an Authorization header."""
+
+
+class Scope(NamedTuple):
+    """What a signature is good for."""
+
+    region: str
+    service: str
 
 
 class Keys(Protocol):

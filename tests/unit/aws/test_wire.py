@@ -29,7 +29,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 
 from mld.aws.botocore_answers import keep_raw_body
 from mld.aws.client import BotoService
-from mld.aws.service_time import Scope, ServiceTime
+from mld.aws.service_time import ServiceTime
 from mld.aws.wire.answers import Answer, Incoming
 from mld.aws.wire.blueprints import Canned
 from mld.aws.wire.chunks import BrokenAnswerError
@@ -37,7 +37,7 @@ from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.json_bodies import decode_answer, encode_params
 from mld.aws.wire.requests import KEYS_AGE_MAX_S
-from mld.aws.wire.signing import Signer
+from mld.aws.wire.signing import Scope, Signer
 from mld.aws.wire.trust import tls_context
 from mld.aws.wire.unusual import UnusualError
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StreamError

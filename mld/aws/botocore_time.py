@@ -1,0 +1,89 @@
+"""`correct_clock`: lets the clients of a botocore session sign with AWS's time.
+
+botocore signs with this machine's clock and corrects nothing. Handlers of its events sign a request again with AWS's
+time where that matters, and send a request once more that was refused for its time. All clients that the session makes
+have them, also those that assume roles.
+
+Importing this module must stay cheap, so botocore is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from mld.aws.service_time import SKEW_MIN_S, SKEWED_CODES, ServiceTime
+from mld.aws.wire.signing import SCOPE
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
+    from botocore.session import Session
+    from botocore.signers import RequestSigner
+
+ATTEMPTS_MAX = 5
+"""Attempts of one call of a botocore client, so that it ends even if each answer has another date."""
+_SIGNER = "mld_signer"
+_SIGNED_WITH = "mld_signed_with_s"
+
+
+def correct_clock(session: Session, service_time: ServiceTime) -> None:
+    """Register the handlers for all clients that `session` will make."""
+    corrected = _CorrectedClients(service_time)
+    # Handlers of a whole event come after those of a client's own part of it: after botocore's signature.
+    handlers: dict[str, Any] = {
+        "before-sign": corrected.note_signer,
+        "request-created": corrected.sign_again,
+        "needs-retry": corrected.pause_before_retry,
+    }
+    for event, handler in handlers.items():
+        session.register(event, handler, unique_id=f"mld-time-{event}")
+
+
+class _CorrectedClients:
+    """Handlers of events, called in the threads of botocore's clients."""
+
+    def __init__(self, service_time: ServiceTime) -> None:
+        self._time = service_time
+
+    def note_signer(self, request: AWSRequest, request_signer: RequestSigner, **_: Any) -> None:
+        request.context[_SIGNER] = request_signer
+
+    def sign_again(self, request: AWSRequest, **_: Any) -> None:
+        signer: RequestSigner | None = request.context.pop(_SIGNER, None)
+        authorization: Any = request.headers.get("Authorization")
+        if isinstance(authorization, bytes):
+            authorization = authorization.decode()
+        scope = None if authorization is None else SCOPE.match(authorization)
+        if signer is None or scope is None:
+            return  # unsigned, or signed in another way
+        correction_s = self._time.correction_s
+        request.context[_SIGNED_WITH] = correction_s
+        if correction_s:
+            _sign(request, signer, scope[1], scope[2], self._time.now())
+
+    def pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
+        """Return 0 to send the request again at once; None leaves that to other handlers."""
+        if response is None:
+            return None
+        date = response[0].headers.get("Date")
+        if response[1].get("Error", {}).get("Code") not in SKEWED_CODES:
+            self._time.saw(date)
+            return None
+        self._time.learn(date)
+        correction_s = self._time.correction_s
+        signed_with_s = request_dict["context"].get(_SIGNED_WITH, correction_s)
+        is_worth_it = abs(correction_s - signed_with_s) >= SKEW_MIN_S and attempts < ATTEMPTS_MAX
+        return 0.0 if is_worth_it else None
+
+
+def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:
+    """Replace the signature of a request."""
+    from botocore.auth import SigV4Auth
+
+    class Timed(SigV4Auth):
+        def _modify_request_before_signing(self, request: AWSRequest) -> None:
+            request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+            super()._modify_request_before_signing(request)  # type: ignore[misc]
+
+    credentials = signer.get_auth_instance(service, region).credentials
+    Timed(credentials, service, region).add_auth(request)
