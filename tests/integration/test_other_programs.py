@@ -153,6 +153,10 @@ def test_a_program_of_others_goes_through_all_that_happens_to_a_shard(
     assert daemons[1].stop() == 0
     assert heard(daemons) == wanted
     assert_in_order_of_keys(daemons)
+    numbers = {
+        event.get("child_number") for daemon in daemons for event in daemon.with_action("child_stderr", call="record")
+    }
+    assert numbers == ({None} if children == 1 else set(range(children)))
     rows = world.leases()
     unfinished = {
         shard: rows[shard].checkpoint.sequence for shard in last if shard in rows and not rows[shard].is_complete
