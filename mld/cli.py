@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -36,6 +36,12 @@ from mld.core.terminal import (
     say,
     say_what_is_logged,
 )
+
+if TYPE_CHECKING:
+    from mld.daemon.group_membership import Membership
+    from mld.daemon.reload import LogOptions
+    from mld.properties.loader import LoadedConfiguration
+    from mld.properties.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -187,55 +193,92 @@ def run(
     if processes is not None and until_caught_up:
         raise click.UsageError("--until-caught-up is for one worker: leave --processes out")
     from mld.daemon.group_membership import claim_definitions, claim_membership
-    from mld.daemon.reload import LogOptions, Reloader
     from mld.logging import logs
-    from mld.properties.loader import load
     from mld.properties.remarks import ConfigurationError
-    from mld.properties.values import LogLevel
 
     file = chosen_file(option_file, argument_file)
     overrides = (*overrides, *claim_definitions(os.environ))
     if processes is not None:
         overrides = (*overrides, f"mld.processes={processes}")
     try:
-        scrub = logs.configure(log_format, log_level or "info", log_configuration, os.environ)
-        started_at = time.monotonic()
-        loaded = load(file, overrides, os.environ)
-        scrub.hide(loaded.secrets)
-        options = LogOptions(scrub, log_level, log_configuration, os.environ)
-        if loaded.settings.log_level is not LogLevel.INFO:
-            options.apply(loaded.settings)
-        took_ms = round((time.monotonic() - started_at) * 1000, 1)
-        logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
+        loaded, options = _load_and_log(file, overrides, log_format, log_level, log_configuration)
         membership = claim_membership(os.environ)
         if membership is None:
             logs.log_remarks(loaded.remarks)
+            if not until_caught_up and loaded.settings.processes != 1:
+                of_log = _words_of_log_options(log_format, log_level, log_configuration)
+                _run_group_if_several(file, loaded.settings, of_log, overrides)
         else:
             logs.name_worker(membership.worker_id)  # the remarks are its supervisor's
-        if membership is None and not until_caught_up and loaded.settings.processes != 1:
-            import asyncio
-
-            from mld.daemon.run_group import run_group, workers_wanted
-
-            if (count := workers_wanted(loaded.settings)) > 1:
-                of_log = ["--log-format", log_format]
-                of_log += ["--log-level", log_level] if log_level else []
-                of_log += ["-l", log_configuration] if log_configuration else []
-                sys.exit(asyncio.run(run_group(loaded.settings, count, file, of_log, overrides)))
-
-        from mld.daemon import event_loop
-        from mld.daemon.process import RunRequest, run_daemon
-        from mld.daemon.streams_reader import StreamsReader
-        from mld.daemon.until_tip import UntilTip
-
-        path = str(Path(file).absolute())
-        reloader = Reloader(loaded, path, overrides, os.environ, options)
-        until_tip = UntilTip(time_max_s, path) if until_caught_up else None
-        streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
-        request = RunRequest(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
-        sys.exit(event_loop.run(run_daemon(request), event_loop.loop_factory()))
+        _run_worker(file, loaded, overrides, options, membership, until_caught_up, time_max_s)
     except ConfigurationError as error:
         complain(error)
+
+
+def _load_and_log(
+    file: str, overrides: Sequence[str], log_format: str, log_level: str | None, log_configuration: str | None
+) -> tuple[LoadedConfiguration, LogOptions]:
+    """Begin to log, and load the settings. As soon as they are loaded, the log hides their secrets and has their level.
+
+    Raises ConfigurationError.
+    """
+    from mld.daemon.reload import LogOptions
+    from mld.logging import logs
+    from mld.properties.loader import load
+    from mld.properties.values import LogLevel
+
+    scrub = logs.configure(log_format, log_level or "info", log_configuration, os.environ)
+    started_at = time.monotonic()
+    loaded = load(file, overrides, os.environ)
+    scrub.hide(loaded.secrets)
+    options = LogOptions(scrub, log_level, log_configuration, os.environ)
+    if loaded.settings.log_level is not LogLevel.INFO:
+        options.apply(loaded.settings)
+    took_ms = round((time.monotonic() - started_at) * 1000, 1)
+    logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
+    return loaded, options
+
+
+def _words_of_log_options(log_format: str, log_level: str | None, log_configuration: str | None) -> list[str]:
+    """Return the words by which another `mld run` gets the same options about the log."""
+    words = ["--log-format", log_format]
+    words += ["--log-level", log_level] if log_level else []
+    words += ["-l", log_configuration] if log_configuration else []
+    return words
+
+
+def _run_group_if_several(file: str, settings: Settings, of_log: Sequence[str], overrides: Sequence[str]) -> None:
+    """Run a process for each worker, and exit when they have ended; return at once if only one worker is wanted."""
+    import asyncio
+
+    from mld.daemon.run_group import run_group, workers_wanted
+
+    if (count := workers_wanted(settings)) > 1:
+        sys.exit(asyncio.run(run_group(settings, count, file, of_log, overrides)))
+
+
+def _run_worker(
+    file: str,
+    loaded: LoadedConfiguration,
+    overrides: Sequence[str],
+    options: LogOptions,
+    membership: Membership | None,
+    until_caught_up: bool,
+    time_max_s: float | None,
+) -> NoReturn:
+    """Run one worker in this process, and exit when it has ended."""
+    from mld.daemon import event_loop
+    from mld.daemon.process import RunRequest, run_daemon
+    from mld.daemon.reload import Reloader
+    from mld.daemon.streams_reader import StreamsReader
+    from mld.daemon.until_tip import UntilTip
+
+    path = str(Path(file).absolute())
+    reloader = Reloader(loaded, path, overrides, os.environ, options)
+    until_tip = UntilTip(time_max_s, path) if until_caught_up else None
+    streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, options.scrub)
+    request = RunRequest(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
+    sys.exit(event_loop.run(run_daemon(request), event_loop.loop_factory()))
 
 
 @commands.command()

@@ -16,7 +16,7 @@ from pathlib import Path
 from mld.properties.checked_lines import Given, check, display, display_value
 from mld.properties.derive import Derivation, derive, settings_of
 from mld.properties.exposure import remarks_on_exposure, who_else
-from mld.properties.key_lines import all_lines, collect
+from mld.properties.key_lines import KeyLine, all_lines, collect
 from mld.properties.keys import BY_NAME, KEYS, find
 from mld.properties.keytypes import Effect, Key, Section
 from mld.properties.lines import FileEntry
@@ -137,41 +137,23 @@ def load(
     if "executableName" not in lines:
         remedy = "give the command of the record processor"
         remarks.append(Remark(Level.ERROR, "executableName", file_name, "is required", remedy))
-    given: dict[str, Given] = {}
-    failed: set[str] = set()
-    for name, line in lines.items():
-        checked = check(line, sources)
-        remarks += checked.remarks
-        if checked.given is not None:
-            given[name] = checked.given
-        elif any(remark.level is Level.ERROR for remark in checked.remarks):
-            failed.add(name)
+    given, failed, more = _converted(lines, sources)
+    remarks += more
     spark = read_spark(file_name, entries, pairs, sources)
     remarks += spark.remarks
     remarks += taken_places(spark, os.path.exists)
     remarks += _without_pipeline(given, spark, file_name)
     listed = None
     if STREAMS_FILE in given and STREAMS not in lines:
-        own = _of_streams(given)
-        try:
-            listed = _listed(str(given[STREAMS_FILE].value), own, sources)
-        except ConfigurationError as error:
-            remarks += error.remarks
-        else:
-            remarks += listed.remarks
-            given |= listed.given
+        listed, more = _listed_or_wrong(str(given[STREAMS_FILE].value), _of_streams(given), sources)
+        remarks += more
+    if listed is not None:
+        given |= listed.given
     derivation = derive(given, env, file_name, None if listed is None else listed.places)
     remarks += _one_stream_id(derivation, spark)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
-    if derivation.values["strict"]:
-        remarks = [
-            replace(remark, level=Level.ERROR) if remark.level is Level.WARNING else remark for remark in remarks
-        ]
-    problems = [remark for remark in remarks if remark.level is Level.ERROR]
-    remarks.sort(key=lambda remark: _LEVEL_ORDER[remark.level])
-    if problems:
-        raise ConfigurationError(problems, remarks)
+    remarks = _accepted(remarks, strict=bool(derivation.values["strict"]))
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
     effective = _effective(derivation, spark, remarks)
     settings = settings_of(derivation)
@@ -180,6 +162,43 @@ def load(
         own = {name: one for name, one in _of_streams(given).items() if name not in listed.given}
         file = StreamsFile(settings.streams_file, own, settings.initial_position, settings.strict, sources)
     return LoadedConfiguration(file_name, settings, tuple(remarks), effective, secrets, spark.texts, file)
+
+
+def _converted(lines: Mapping[str, KeyLine], sources: Sources) -> tuple[dict[str, Given], set[str], list[Remark]]:
+    """Convert each line by itself; return (values by key, keys without a value because of an error, remarks)."""
+    given: dict[str, Given] = {}
+    failed: set[str] = set()
+    remarks: list[Remark] = []
+    for name, line in lines.items():
+        checked = check(line, sources)
+        remarks += checked.remarks
+        if checked.given is not None:
+            given[name] = checked.given
+        elif any(remark.level is Level.ERROR for remark in checked.remarks):
+            failed.add(name)
+    return given, failed, remarks
+
+
+def _listed_or_wrong(path: str, own: Mapping[str, Given], sources: Sources) -> tuple[ListFile | None, list[Remark]]:
+    """Return (the list of streams in a file, remarks on it); None if the list has errors."""
+    try:
+        listed = _listed(path, own, sources)
+    except ConfigurationError as error:
+        return None, list(error.remarks)
+    return listed, list(listed.remarks)
+
+
+def _accepted(remarks: Sequence[Remark], *, strict: bool) -> list[Remark]:
+    """Return the remarks, the gravest first; with `strict` warnings are errors. Raises ConfigurationError for these."""
+    if strict:
+        remarks = [
+            replace(remark, level=Level.ERROR) if remark.level is Level.WARNING else remark for remark in remarks
+        ]
+    ordered = sorted(remarks, key=lambda remark: _LEVEL_ORDER[remark.level])
+    problems = [remark for remark in remarks if remark.level is Level.ERROR]
+    if problems:
+        raise ConfigurationError(problems, ordered)
+    return ordered
 
 
 def bytes_of_list(file: StreamsFile) -> bytes:
@@ -235,7 +254,7 @@ def _without_pipeline(given: Mapping[str, Given], spark: SparkLines, file_name: 
 
 
 def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
-    """Check the marks: those of several streams name each by its identifier in the lease table."""
+    """Refuse mld.spark.streamId if several streams are read: each has its own identifier in the lease table."""
     if derivation.is_multi_stream and STREAM_ID in spark.shown:
         why = f"names one stream, and {derivation.list_key} names several"
         yield Remark(Level.ERROR, STREAM_ID, spark.shown[STREAM_ID][1], why, "remove the line")

@@ -68,7 +68,9 @@ class Announcements:
         self._tell(now, _hanging(late) if late else text, at_once=is_new)
 
     def _extend(self, now: float, phase: LifePhase) -> None:
-        """Ask for more time for a start, which gives up by itself, and for a stop until it must be hanging."""
+        """Ask the service manager for more time: for any start, because a start gives up by itself; for a stop only as
+        long as a stop may take, because a longer one must be hanging.
+        """
         if phase is LifePhase.RUNNING or not _is_due(now, self._extended_at, EXTEND_PERIOD_S):
             return
         if phase is LifePhase.STARTING:

@@ -391,6 +391,7 @@ def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any
 
 
 def _note(value: Row) -> Failing:
+    """Return the note of failures in the attribute FAILING. Raises ValueError if it is damaged."""
     checkpoint = _position(value, "checkpoint", "checkpointSubSequenceNumber")
     if checkpoint is None:
         raise ValueError("a note is about a checkpoint")

@@ -135,7 +135,11 @@ class OperatorHold:
             self._held[key] = row
 
     async def _after_refusal(self, outcome: Outcome, row: Lease | None) -> Outcome:
-        """Find out whether an earlier attempt without an answer was applied, or somebody else has the lease now."""
+        """Return the outcome of a refused write, given the present row.
+
+        The write may have been refused because an earlier attempt without an answer was applied: then it is done. If
+        another worker has the lease now, it is taken again.
+        """
         write = outcome.change.write
         if row is None:
             return replace(outcome, fate=Fate.DONE, why="", row=None) if write.deletes else outcome

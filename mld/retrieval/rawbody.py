@@ -148,7 +148,9 @@ class BodyReader:
         return RawPage(tuple(records.pieces), records.sequences, records.bears_magic, *self._besides(found))
 
     def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...]]:
-        """Return what stands beside the records."""
+        """Return the other members of the answer: (the next iterator or continuation, milliseconds behind the tip,
+        child shards).
+        """
         children = _typed(found.get("ChildShards"), list, "ChildShards") or []
         return (
             _typed(found.get(self._going_on), str, self._going_on) or None,

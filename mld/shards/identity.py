@@ -89,6 +89,7 @@ def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
 
 
 def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | None]:
+    """Return (whether the checkpoint's number is within the shard; None: it proves nothing, the fault in words)."""
     number, first = lease.checkpoint.number, int(shard.starting_sequence)
     if number is None:
         return None, None

@@ -112,8 +112,8 @@ class TrackedStreams:
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """Do without a sync: the leases there are enough to work with; what is missing can come later. Without any
-        there is no start.
+        """Go on after a failed sync, if the table has any leases: missing ones can be created later. Without leases
+        raise `error`, because the worker cannot start.
         """
         if not scan.leases:
             raise error

@@ -48,7 +48,9 @@ def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
 
 
 def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, ShardSpan]:
-    """Return the spans of batches that end at `ends`, without all records at or below `marks`."""
+    """Return for each shard the span of its records after its mark, up to its end in `ends`. Shards without such
+    records are left out.
+    """
     return {shard: ShardSpan(marks.get(shard), upto) for shard, upto in ends.items() if fresh(upto, marks.get(shard))}
 
 

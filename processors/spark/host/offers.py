@@ -44,6 +44,7 @@ class OfferQueue:
         """Pages of the running micro-batch."""
         self._taken_bytes = 0
         self._asked = False
+        """Whether the next micro-batch must begin at once, see `ask`."""
         self._changed = asyncio.Event()
 
     # --- what children bring -----------------------------------------------------------------------------------------
@@ -96,7 +97,11 @@ class OfferQueue:
     # --- micro-batches -----------------------------------------------------------------------------------------------
 
     async def due(self, last_start: float) -> None:
-        """Wait until the next micro-batch has to begin."""
+        """Wait until the next micro-batch has to begin: the last one began at `last_start`.
+
+        It begins at the time that the settings give, or sooner if many records wait, if a child waits for room, or if
+        it was asked for by `ask`. If `ask` was called and nothing waits, it begins at once, without records.
+        """
         while True:
             self._changed.clear()
             left_s = None
