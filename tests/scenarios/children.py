@@ -13,8 +13,6 @@ from tests.scenarios.naming import short
 from tests.simulation.world.loop import in_world
 from tests.twins.children import ChildExit, MemoryChild, MemoryHost
 
-WORK_POLL_S = 0.05
-
 
 class Audience(Protocol):
     """Who hears of deliveries."""

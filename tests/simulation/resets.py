@@ -29,7 +29,6 @@ MODES = (
 WORKERS_MAX = 3
 SHARDS_MAX = 3
 EVENTS = ("put", "put", "split", "merge", "start", "crash", "stop", "wait")
-RESETS_MAX = 2
 TRIES_MAX = 12
 BUSY_SHARE = 0.5
 BUSY_EVERY_S = 0.15

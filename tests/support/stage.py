@@ -194,21 +194,6 @@ class Stage:
             place,
         )
 
-    def plant_status(self, status: str) -> None:
-        """`TableMigration3.5` in the legacy coordinator table."""
-        past = {"M": {"tm": {"S": "TABLE_MIGRATION_STATUS_INIT"}, "mb": {"S": "java"}, "mts": {"N": "1784640000300"}}}
-        self.put(
-            {
-                "key": {"S": "TableMigration3.5"},
-                "entityType": {"S": "TABLE_MIGRATION"},
-                "tm": {"S": f"TABLE_MIGRATION_STATUS_{status}"},
-                "mb": {"S": "java"},
-                "mts": {"N": str(int(self.clock.wall() * 1000))},
-                "h": {"L": [past]},
-            },
-            STATES,
-        )
-
     def leader(self, place: Place = LEASES) -> str | None:
         return self.text("Leader", "ownerName", place)
 

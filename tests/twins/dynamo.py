@@ -28,7 +28,6 @@ PAGE_ROWS_MAX = 1000
 TRANSACTION_ITEMS_MAX = 100
 BATCH_KEYS_MAX = 100
 TOKEN_VALID_S = 600.0
-SEGMENTS_MAX = 1_000_000
 REFUSED = "ConditionalCheckFailedException"
 REFUSED_TEXT = "The conditional request failed"
 MISSING = "ResourceNotFoundException"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from dataclasses import replace
 
 from mld.core.errors import StreamError, StreamInUseError, StreamNotFoundError
 from mld.core.streams import StartingPoint, StreamConsumer, StreamSummary
@@ -190,8 +189,3 @@ class MemorySubscription:
             millis_behind_latest=0 if drained else 1000,
             child_shards=(self._shard.children or ()) if ended else (),
         )
-
-
-def without_end(page: RawPage) -> RawPage:
-    """Neither a continuation nor children: contradicts itself."""
-    return replace(page, next_iterator=None, child_shards=())

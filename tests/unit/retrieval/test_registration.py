@@ -18,7 +18,6 @@ from tests.virtual_time import run_virtual
 
 THROTTLED = errors.StreamThrottledError("LimitExceeded")
 MISSING = errors.StreamNotFoundError("ResourceNotFound")
-IN_USE = errors.StreamInUseError("ResourceInUse")
 DENIED = errors.StreamUnavailableError("AccessDenied")
 SUMMARY, DESCRIBE, REGISTER = "DescribeStreamSummary", "DescribeStreamConsumer", "RegisterStreamConsumer"
 Body = Callable[[MemoryFanOut, RegisteredConsumer], Awaitable[None]]

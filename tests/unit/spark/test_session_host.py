@@ -40,7 +40,6 @@ from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, line_of, set
 QUICK = "mld.spark.triggerIntervalMillis = 10"
 NEVER = "mld.spark.triggerIntervalMillis = 3600000"
 BOUND_S = PATIENCE_S
-TRIGGER_S = 0.5
 LOST = "ShutdownException"
 A, C = StreamShard(STREAM, "a"), StreamShard(STREAM, "c")
 NOTHING_COMES_S = 0.2  # a short look: what is accepted by mistake would come at once
