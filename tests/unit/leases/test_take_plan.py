@@ -1,4 +1,4 @@
-"""The 2.x-mode taker's decision (leases#taker-observation and on)."""
+"""The 2.x-mode taker's decision (leases#taker-observation and on); its worked examples are a story."""
 
 from __future__ import annotations
 
@@ -86,31 +86,6 @@ def test_rows_that_are_gone_are_forgotten() -> None:
     seen.begin("gone", 1, 1.0)
     observe(seen, [], NOW)
     assert "gone" not in seen
-
-
-# --- worked examples (leases#stealing-of-leases)
-
-
-def test_no_steal_when_the_most_loaded_worker_has_its_target() -> None:
-    decision = plan(fleet(bar=2, baz=2, foo=1))
-    assert (decision.target, decision.needed) == (2, 1)
-    assert not decision.choices
-
-
-def test_one_lease_is_stolen_from_the_most_loaded_worker() -> None:
-    decision = plan(fleet(bar=1, baz=5))
-    assert (decision.target, decision.needed) == (2, 2)
-    assert [(choice.lease.owner, choice.is_steal) for choice in decision.choices] == [("baz", True)]
-
-
-def test_with_a_free_lease_nothing_is_stolen() -> None:
-    decision = plan(fleet(free=1, bar=3), NO_PRIORITY)
-    assert decision.target == 2
-    assert keys(decision) == {"free-0"}
-
-
-def test_without_priority_new_leases_are_taken_up_to_the_target() -> None:
-    assert len(plan(fleet(free=3, bar=1), NO_PRIORITY).choices) == 2
 
 
 # --- rules
