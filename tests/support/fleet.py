@@ -112,7 +112,7 @@ class Fleet:
         until_tip: UntilTip | None = None,
         **keys: str,
     ) -> Running:
-        settings = settings_of(**{**self.keys, **keys})
+        settings = self.adjusted(settings_of(**{**self.keys, **keys}))
         host = MemoryHost(script or self.recorder)
         ports = None if settings.is_multi_stream else self.ports(settings)
         metrics = Metrics()
@@ -143,6 +143,10 @@ class Fleet:
         running = Running(worker, task, host, streams, worker_id, metrics, reach)
         self.running.append(running)
         return running
+
+    def adjusted(self, settings: Settings) -> Settings:
+        """The settings of a worker with what no key sets."""
+        return settings
 
     def sources_of(self, worker_id: str) -> SourcePorts:
         """The streams of a worker that has several."""

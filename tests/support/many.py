@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from mld.core.streams import StreamSummary
 from mld.daemon.stream_ports import SourcePorts, StreamPorts
 from mld.local.kinesis import PutEntry
+from mld.properties.settings import Settings
 from mld.tracking.list_follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 from tests.support.fleet import TABLE, Fleet
@@ -17,6 +19,8 @@ from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import asked_of_pytest, virtual
 
 V3X = "CLIENT_VERSION_CONFIG_3X"
+FORMER_WAIT_S = 600.0
+"""Before leases of former streams are deleted: a sixth of what daemons wait, and of the processor time for it."""
 
 
 class ManyFleet(Fleet):
@@ -38,6 +42,9 @@ class ManyFleet(Fleet):
 
     def delete(self, name: str) -> None:
         self.kinesis.delete_stream(name, now=self.clock.wall(), with_consumers=True)
+
+    def adjusted(self, settings: Settings) -> Settings:
+        return replace(settings, shards=replace(settings.shards, former_streams_wait_s=FORMER_WAIT_S))
 
     def sources_of(self, worker_id: str) -> SourcePorts:
         def port(name: str) -> ModelFanOut:

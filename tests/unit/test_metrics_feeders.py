@@ -42,7 +42,6 @@ from mld.metrics.registry import Metrics
 from mld.metrics.spark_figures import SparkFigures
 from mld.properties.loader import load
 from mld.properties.scrubber import Scrubber
-from mld.properties.settings import FORMER_WAIT_S
 from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
@@ -51,7 +50,7 @@ from mld.serving.disks import DiskWatcher
 from mld.tracking.list_follower import WantedStream
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
-from tests.support.many import many_fleet
+from tests.support.many import FORMER_WAIT_S, many_fleet
 from tests.support.metrics_page import CATALOGUE
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.decoding import decode_here

@@ -13,6 +13,7 @@ from mld.metrics.registry import RENEWALS
 from mld.retrieval.polling import CALL_TIMEOUT_S
 from mld.retrieval.reader import SAY_EVERY_S
 from tests.support.fleet import Fleet, Running, in_fleet
+from tests.support.tiers import sliced
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, lost_request
 
@@ -90,7 +91,7 @@ async def test_a_lag_that_grows_is_no_reason_to_restart(world: Fleet, keys: dict
         await never_overdue(world, running, 60.0)
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("keys", sliced([{}, V3X], V3X), ids=["2.x", "3.x"])
 @in_fleet(1)
 async def test_a_worker_without_leases_lives(world: Fleet, keys: dict[str, str]) -> None:
     world.keys |= keys

@@ -14,12 +14,11 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.properties.settings import FORMER_WAIT_S
 from mld.tracking.list_follower import WantedStream
 from mld.tracking.list_table import ListTable
 from mld.tracking.stream_list import KEY, ListedStream, TrackedList, parse
-from tests.support.fleet import TABLE
-from tests.support.many import ManyFleet, in_many_fleet
+from tests.support.fleet import TABLE, settings_of
+from tests.support.many import FORMER_WAIT_S, ManyFleet, in_many_fleet
 from tests.twins.kinesis_model import ModelFanOut
 
 
@@ -101,6 +100,10 @@ async def test_a_removed_stream_is_given_back_within_a_minute_and_its_rows_stay(
     await world.until(world.all_delivered, 60.0)
 
 
+def test_daemons_wait_for_an_hour_before_they_delete_leases_of_former_streams() -> None:
+    assert settings_of(mld__formerStreams="delete").shards.former_streams_wait_s == 3_600
+
+
 @in_many_fleet("orders", "clicks", mld__formerStreams="delete")
 async def test_leases_of_a_former_stream_are_deleted_after_the_wait(world: ManyFleet) -> None:
     world.start("w1")
@@ -128,7 +131,7 @@ async def test_leases_that_somebody_renews_stay_and_cost_no_reads_of_their_own(w
     scans = []
     for _ in range(2):  # until the wait is nearly over, and long after it
         before = world.dynamo.calls.count(("w1", "Scan"))
-        for _ in range(1_000):
+        for _ in range(170):
             await world.advance(3.0)
             lease = await table.apply(writes.renew(lease))
         scans.append(world.dynamo.calls.count(("w1", "Scan")) - before)

@@ -25,6 +25,7 @@ from tests.virtual_time import virtual
 
 READS = frozenset({"GetRecords", "SubscribeToShard"})
 HOUR_S = 3600.0
+LONG_S = HOUR_S / 4
 
 
 def forbid(running: Running, operations: frozenset[str] = READS) -> None:
@@ -100,12 +101,10 @@ async def test_an_outage_is_logged_at_growing_intervals(world: Fleet, caplog: py
     world.put(1)
     await world.until(world.all_delivered)
     forbid(running)
-    began_s = world.clock.wall()
-    await world.advance(4 * HOUR_S)
+    await world.advance(130 * 60)
     said = [record for record in caplog.records if getattr(record, "action", "") == "reader_failed"]
     assert running.metrics.shards["shardId-000000000000"].failed_reads.count > 1000
-    assert 8 <= len(said) <= 12, "at once, after 1, 3, 7, 15, 31 and 63 minutes, and then every hour"
-    assert world.clock.wall() - began_s >= 4 * HOUR_S
+    assert 7 <= len(said) <= 9, "at once, after 1, 3, 7, 15, 31 and 63 minutes, and then every hour"
 
 
 @in_fleet(1)
@@ -161,11 +160,11 @@ async def test_a_new_owner_says_how_old_the_oldest_record_is_not_how_near_the_ti
     world.recorder = Hangs(world.clock)
     first = world.start("w1")
     world.put(5)
-    await world.advance(HOUR_S)
+    await world.advance(LONG_S)
     (shard,) = (await look(world)).shards
     assert shard.verdict is Verdict.STALLED
     assert "neither answers nor checkpoints" in (shard.why or "")
-    assert (shard.behind_s or 0.0) > HOUR_S - 30
+    assert (shard.behind_s or 0.0) > LONG_S - 30
     await first.crash()
     world.start("w2", seed=2)
     known: list[float] = []
@@ -173,7 +172,7 @@ async def test_a_new_owner_says_how_old_the_oldest_record_is_not_how_near_the_ti
         await world.advance(1.0)
         known += [one.behind_s for one in (await look(world)).shards if one.owner == "w2" and one.behind_s is not None]
     assert known
-    assert min(known) > HOUR_S - 30
+    assert min(known) > LONG_S - 30
 
 
 @pytest.mark.parametrize(("arrived_s_ago", "lag_ms"), [(40.0, 70_000), (-3600.0, 30_000)])
@@ -196,7 +195,7 @@ async def test_the_record_of_the_checkpoint_is_done_however_old_when_a_new_one_i
     first = world.start("w1")
     world.put(1)
     await world.until(world.all_delivered)
-    await world.advance(HOUR_S)
+    await world.advance(LONG_S)
     await first.stop()
     world.recorder = Hangs(world.clock)
     world.put(1)
