@@ -58,7 +58,15 @@ def require(found: bool, what: str) -> None:
     pytest.skip(reason)
 
 
-def make_client(service: str, endpoint: str, *, region: str = REGION, timeout_s: float = PATIENCE_S) -> Any:
+def make_client(
+    service: str,
+    endpoint: str,
+    *,
+    region: str = REGION,
+    timeout_s: float = PATIENCE_S,
+    key: str = ACCOUNT,
+    token: str | None = None,
+) -> Any:
     """A botocore client without retries and without real credentials. The access key of twelve digits is what
     kinesis-local and ministack take for the account."""
     session = botocore.session.Session()
@@ -67,8 +75,9 @@ def make_client(service: str, endpoint: str, *, region: str = REGION, timeout_s:
         service,
         region_name=region,
         endpoint_url=endpoint,
-        aws_access_key_id=ACCOUNT,
+        aws_access_key_id=key,
         aws_secret_access_key="local",
+        aws_session_token=token,
         config=Config(
             retries={"total_max_attempts": 1},
             connect_timeout=PATIENCE_S,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import botocore.session
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from mld.local.accounts import Accounts
 from mld.local.kinesis_errors import ACCOUNT as DEFAULT_ACCOUNT
-from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 
 OURS, THEIRS = "111111111111", "222222222222"
@@ -25,22 +21,8 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="module")
-def aws() -> Iterator[EmbeddedAws]:
-    with EmbeddedAws() as server:
-        yield server
-
-
 def client(aws: EmbeddedAws, service: str, key: str, region: str = "us-east-1", token: str | None = None) -> Any:
-    return botocore.session.Session().create_client(
-        service,
-        region_name=region,
-        endpoint_url=aws.endpoint,
-        aws_access_key_id=key,
-        aws_secret_access_key="local",
-        aws_session_token=token,
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S),
-    )
+    return aws.client(service, region=region, key=key, token=token)
 
 
 @pytest.mark.parametrize(

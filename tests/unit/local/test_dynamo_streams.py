@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mld.local import change_stream
 from mld.local import dynamo_streams as json_api
 from mld.local.change_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, ChangeShard, DynamoStreamsError, TableStream
 from mld.local.item_changes import ItemChange, TableStreamKey, ViewType, coalesced, item_bytes
@@ -212,9 +213,10 @@ def test_a_busy_shard_splits_and_items_stay_in_order() -> None:
     assert all(found == sorted(found) for found in seen.values())
 
 
-def test_load_stops_splitting_at_a_number_of_open_shards() -> None:
+def test_load_stops_splitting_at_a_number_of_open_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_stream, "SPLIT_RECORDS", 50)
     streams = Streams()
-    for number in range(40 * SPLIT_RECORDS):
+    for number in range(40 * 50):
         streams.write(str(number), T0 + 1)
     is_open = ["EndingSequenceNumber" not in shard["SequenceNumberRange"] for shard in streams.shards(T0 + 1)]
     assert sum(is_open) == SPLIT_OPEN_MAX
@@ -283,13 +285,6 @@ def test_the_end_of_a_shard_has_no_iterator() -> None:
     assert last == {"Records": []}
     assert "NextShardIterator" not in streams.page(shard, T0 + 1)
     assert "NextShardIterator" not in streams.page(shard, T0 + 1, "LATEST")
-
-
-def test_an_iterator_expires_after_fifteen_minutes() -> None:
-    streams = Streams()
-    iterator = streams.iterator(streams.shards(T0)[0]["ShardId"], T0)
-    assert streams.ask("GetRecords", T0 + 900, ShardIterator=iterator)["Records"] == []
-    assert streams.refusal("GetRecords", T0 + 901, ShardIterator=iterator) == "ExpiredIteratorException"
 
 
 def test_what_was_trimmed_cannot_be_asked_for() -> None:

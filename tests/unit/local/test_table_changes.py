@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import urllib.error
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,12 +14,6 @@ from botocore.exceptions import ClientError, HTTPClientError
 from tests.support.servers import EmbeddedAws
 
 WRITERS, WRITES_EACH = 6, 25
-
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[EmbeddedAws]:
-    with EmbeddedAws() as server:
-        yield server
 
 
 @pytest.fixture
