@@ -29,10 +29,9 @@ def work(world: World, daemon: Daemon) -> None:
     world.check()
 
 
-@pytest.mark.parametrize(
-    "words", sliced([(), ("run",), ("run", "-p"), ("-p",), ("--properties-file",)], (), ("run", "-p"))
-)
+@pytest.mark.parametrize("words", sliced([("run",), ("run", "-p"), ("-p",), ("--properties-file",)], ("run", "-p")))
 def test_every_spelling_of_the_command_runs_the_daemon(make_world: MakeWorld, words: tuple[str, ...]) -> None:
+    """Without any word: the tests below."""
     world = make_world(shards=2)
     work(world, world.daemon(process={"command": [str(MLD), *words]}))
 

@@ -171,8 +171,6 @@ def test_a_slow_child_holds_up_its_own_shard_and_loses_nothing(make_world: MakeW
     ("keys", "subscribes"),
     [
         (FANOUT, True),  # although a polling key is there
-        ({"retrievalMode": "POLLING", "idleTimeBetweenReadsInMillis": 0}, False),
-        (NO_POLLING_KEY, True),
         ({"retrievalMode": "DEFAULT"}, False),  # idleTimeBetweenReadsInMillis is set
     ],
 )

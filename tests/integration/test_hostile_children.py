@@ -63,7 +63,7 @@ def test_a_failing_child_is_replaced_while_the_others_go_on(make_world: MakeWorl
     assert len(daemon.with_action("child_failed")) == len(daemon.with_action("child_failed", shard=HOSTILE)) == 2
 
 
-@pytest.mark.parametrize("mode", sliced(HARMLESS, "garbage", "long_stdout", "checkpoint_ahead"))
+@pytest.mark.parametrize("mode", sliced(HARMLESS, "garbage", "long_stdout"))
 def test_a_strange_child_that_answers_is_kept(make_world: MakeWorld, mode: str) -> None:
     world = make_world(shards=3)
     world.put(150)

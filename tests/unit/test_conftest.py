@@ -34,14 +34,15 @@ def test_no_test_asserts_that_something_was_quick() -> None:
     assert [path for path in TESTS.rglob("*.py") if ELAPSED.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize(("place", "exit_code"), [("left.jsonl", 1), ("ignored/left.jsonl", 0), ("/dev/null", 0)])
+@pytest.mark.parametrize(("places", "exit_code"), [(["left.jsonl"], 1), (["ignored/left.jsonl", "/dev/null"], 0)])
 def test_a_run_that_leaves_a_file_in_the_checkout_fails_and_names_it(
-    tmp_path: Path, place: str, exit_code: int
+    tmp_path: Path, places: list[str], exit_code: int
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "ignored").mkdir()
     (tmp_path / ".gitignore").write_text("ignored/\n__pycache__/\n")
-    (tmp_path / "test_it.py").write_text(f"def test_it():\n    open({place!r}, 'w').close()\n")
+    text = f"def test_it():\n    for place in {places}:\n        open(place, 'w').close()\n"
+    (tmp_path / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.leftovers", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "--rootdir", str(tmp_path), "-c", "/dev/null", "test_it.py"],

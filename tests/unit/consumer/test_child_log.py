@@ -9,7 +9,7 @@ from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.consumer import child_log
@@ -176,6 +176,7 @@ def test_a_line_that_does_not_end_is_begun_at_once_and_counted_at_its_end() -> N
     assert lines.eof() == [f"… {20_000 - begun.count('y')} bytes more of this line"]
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=12) | st.sampled_from(sorted(RESERVED)), JSON_VALUES, max_size=8))
 def test_whatever_a_child_logs_is_one_line_of_json_with_our_own_fields(value: dict[str, Any]) -> None:
     (line,) = logged(json.dumps(value), JsonLines(Scrubber()))
@@ -184,6 +185,7 @@ def test_whatever_a_child_logs_is_one_line_of_json_with_our_own_fields(value: di
     assert event["logger"] == "mld.consumer.child"
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=12), JSON_VALUES, max_size=8))
 def test_in_text_it_is_one_line_too(value: dict[str, Any]) -> None:
     (line,) = logged(json.dumps(value), TextFormatter(Scrubber()))

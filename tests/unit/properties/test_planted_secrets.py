@@ -39,7 +39,7 @@ def everything_shown(
 def test_it_does_not_come_out(configure: Configure, key: str, tmp_path: Path) -> None:
     in_file = tmp_path / "planted"
     without = [name for name in ("executableName", "AwsCredentialsProvider") if key == name]
-    for plant in (plant for plant in EVERY if plant.key == key):
+    for number, plant in enumerate(plant for plant in EVERY if plant.key == key):
         written = f"{key}={plant.value}"
         (planted,) = plant.secrets
         in_file.write_text(planted)
@@ -47,7 +47,7 @@ def test_it_does_not_come_out(configure: Configure, key: str, tmp_path: Path) ->
         ways.append((f"{key}={plant.value.replace(planted, f'${{file:{in_file}}}')}", []))
         if key.startswith(CREDENTIALS_PREFIX):
             ways += [("", [written]), (f"{key}=${{NO:-{plant.value}}}", [])]
-        for text, overrides in ways:
+        for text, overrides in ways[number % len(ways) :][:1] if number else ways:
             shown = everything_shown(configure, text, overrides, {"PLANTED": plant.value}, without)
             assert not any(found(one, shown) for one in plant.secrets), (plant, shown)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mld.processors.spark.commit import ended_shards, ledger
+from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import Admission
 from mld.processors.spark.commit.ledger import FileMove, LedgerEntry
 from mld.processors.spark.commit.ledger_files import ENTRIES_KEPT, ENTRIES_SWEPT_FROM, Names
@@ -150,8 +150,9 @@ def test_whatever_somebody_has_written_into_an_entry_only_our_own_error_leaves_i
         decode(text.replace(old, new).encode())
 
 
-def test_the_shards_of_all_writers_of_an_entry_are_bounded_together():
-    many = "".join(f',"s{n}":["0-99999"]' for n in range(ended_shards.SHARDS_MAX // 200_000))[1:]
+def test_the_shards_of_all_writers_of_an_entry_are_bounded_together(monkeypatch):
+    monkeypatch.setattr(ledger, "SHARDS_MAX", 10_000)
+    many = "".join(f',"s{n}":["0-999"]' for n in range(5))[1:]
     entry = json.loads(ledger.encode(LedgerEntry(1, "t", {ONE: {}})))
     writers = [{**entry["writers"][0], "application": f"a{n}", "ended": json.loads(f"{{{many}}}")} for n in range(3)]
     with pytest.raises(SinkRefused, match="or too many of them"):

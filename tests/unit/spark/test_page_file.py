@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.processors.spark.batch import page_file, record_columns, thrift
@@ -65,6 +65,7 @@ def records_of(path: Path) -> list[PageRecord]:
 
 @pytest.mark.parametrize("group_bytes", [1, 300, record_columns.GROUP_BYTES])
 @pytest.mark.parametrize("separators", [None, (" , ", " : ")], ids=["ours", "another style"])
+@settings(max_examples=40)
 @given(lines=st.lists(batches, min_size=1, max_size=3), lag=st.one_of(st.none(), st.integers(0, 2**40)))
 def test_a_page_has_the_records_of_its_lines(
     tmp_path_factory: pytest.TempPathFactory,
