@@ -17,7 +17,8 @@ from functools import partial
 from mld.consumer.aggregate_reports import AggregateReports
 from mld.consumer.checkpoints import ShardCheckpoints
 from mld.consumer.consumer_parts import ConsumerParts
-from mld.consumer.failures import RESTART_REASONS, Failures, in_words
+from mld.consumer.failure_words import in_words
+from mld.consumer.failures import RESTART_REASONS, Failures
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parallel import ParallelProcessor, all_or_none
 from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of

@@ -12,7 +12,6 @@ aside.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from random import Random
@@ -46,12 +45,6 @@ RESTART_REASONS: Mapping[type[Exception], str] = {
     ProcessorError: "protocol",  # it broke the protocol
 }
 """Why a child has to be started again, in one word, by the class of the error."""
-
-_EXCEPTION = re.compile(
-    r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
-    r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
-)
-"""The beginning of the line that names the exception of which a Python, Java, Node, Ruby, Go or Rust program dies."""
 
 
 def gives_up(child: ChildSettings, failures: int) -> bool:
@@ -258,18 +251,3 @@ class Failures:
             ),
         )
         return pause_s
-
-
-def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
-    """Return a sentence about a failure and how the child `ended`.
-
-    If stderr shows the exception of which the child died, that comes first. Otherwise the last line of stderr comes at
-    the end, because it may have nothing to do with the failure.
-    """
-    died = isinstance(error, ProcessorGoneError)
-    words = [word.strip() for word in last_words if word.strip()]
-    cause = next((word for word in reversed(words) if _EXCEPTION.match(word)), None) if died else None
-    if cause is not None:
-        return f"{cause} ({ended})"
-    what = ended if died and words else f"{error} ({ended})"
-    return f"{what}; last on stderr: {words[-1]}" if words else what

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.consumer.failures import in_words
+from mld.consumer.failure_words import in_words
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 
 GONE, ENDED = ProcessorGoneError("closed its output before it answered"), "pid 7 exited with status 1"

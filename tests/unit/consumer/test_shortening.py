@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.consumer.protocol_trace import LINE_CHARACTERS_MAX, PAYLOAD_CHARACTERS_SHOWN, RECORDS_SHOWN, ShortLine
+from mld.consumer.short_line import LINE_CHARACTERS_MAX, PAYLOAD_CHARACTERS_SHOWN, RECORDS_SHOWN, ShortLine
 from mld.protocol.codec import encode_action, encode_process_records
 from mld.protocol.messages import Dialect, Initialize, Record
 

@@ -1,0 +1,29 @@
+"""`in_words`: says in one sentence why a child failed, from the error, its end, and its last lines on stderr. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mld.protocol.conversation import ProcessorGoneError
+
+_EXCEPTION = re.compile(
+    r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
+    r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
+)
+"""The beginning of the line that names the exception of which a Python, Java, Node, Ruby, Go or Rust program dies."""
+
+
+def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
+    """Return a sentence about a failure and how the child `ended`.
+
+    If stderr shows the exception of which the child died, that comes first. Otherwise the last line of stderr comes at
+    the end, because it may have nothing to do with the failure.
+    """
+    died = isinstance(error, ProcessorGoneError)
+    words = [word.strip() for word in last_words if word.strip()]
+    cause = next((word for word in reversed(words) if _EXCEPTION.match(word)), None) if died else None
+    if cause is not None:
+        return f"{cause} ({ended})"
+    what = ended if died and words else f"{error} ({ended})"
+    return f"{what}; last on stderr: {words[-1]}" if words else what
