@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -75,6 +76,8 @@ class Cluster:
         self._memory = memory
         self._port = "0"
         self.servers: list[Server] = []
+        self.started_s = 0.0
+        """How long the last start took: what a few JVMs cost on this machine now."""
 
     @property
     def url(self) -> str:
@@ -82,6 +85,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start on the port that it had before, if it had one."""
+        began = time.monotonic()
         home = spark_home()
         environment = {
             "SPARK_HOME": str(home),
@@ -102,6 +106,7 @@ class Cluster:
             worker = [run, f"{deploy}.worker.Worker", *where, "0", *sized]
             log = self._directory / f"worker-{number}.log"
             self.servers.append(Server(worker, log, "Successfully registered with (master)", environment))
+        self.started_s = time.monotonic() - began
 
     def kill(self) -> None:
         """Kill master and workers, as a power cut would."""
