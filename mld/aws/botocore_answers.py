@@ -1,4 +1,4 @@
-"""How clients of botocore read answers: never without a limit, and the bodies of records unparsed.
+"""Makes clients of botocore read answers with a size limit, and leave the bodies of records unparsed.
 
 Importing this module must stay cheap, so botocore is imported when it is needed.
 """
@@ -19,20 +19,20 @@ METADATA_BYTES_MAX = 64 * 1024
 """Keys and a token of a session are some 2 KB."""
 FIRST_ERROR_STATUS = 300
 RAW_BODY = "RawBody"
-"""Key of the body in an answer that `keep_raw_body` has let through."""
+"""Key of the body in an answer that `keep_raw_body` has left unparsed."""
 
 
 def limit_answers(client: BaseClient) -> BaseClient:
-    """Let the client hang up on an answer of more than BODY_BYTES_MAX, and refuse one that was cut off.
+    """Make the client hang up on an answer of more than BODY_BYTES_MAX, and refuse one that was cut off.
 
-    botocore would read the first to its end, and take the second for whole. Return the client.
+    By itself, botocore reads a huge answer to its end, and takes one that was cut off for whole. Return the client.
     """
     _limit(client._endpoint.http_session, BODY_BYTES_MAX)  # type: ignore[attr-defined]
     return client
 
 
 def limit_metadata(resolver: CredentialResolver) -> CredentialResolver:
-    """Let the providers that ask the metadata service of a container or an instance hang up on a long answer.
+    """Make the providers that ask the metadata service of a container or an instance hang up on a long answer.
 
     Return the resolver.
     """
@@ -42,13 +42,13 @@ def limit_metadata(resolver: CredentialResolver) -> CredentialResolver:
 
 
 def limit_fetcher(fetcher: Any) -> None:
-    """Let a fetcher of metadata hang up on a long answer. Do nothing for an object without an HTTP session."""
+    """Make a fetcher of metadata hang up on a long answer. Do nothing for an object without an HTTP session."""
     if (session := getattr(fetcher, "_session", None)) is not None:
         _limit(session, METADATA_BYTES_MAX)
 
 
 def _limit(session: Any, body_bytes_max: int) -> None:
-    """Limit what an HTTP session of botocore reads of an answer. A stream of events is left to its reader."""
+    """Limit how much of an answer an HTTP session of botocore reads. A stream of events is left to its reader."""
     from botocore.exceptions import HTTPClientError
 
     send = session.send
@@ -75,8 +75,8 @@ def _limit(session: Any, body_bytes_max: int) -> None:
 
 
 def keep_raw_body(client: BaseClient, operation: str) -> None:
-    """Let successful answers of `operation` through unparsed, for `BotoService.fetch`. By `BotoService.call` they are
-    empty.
+    """Leave successful answers of `operation` unparsed, for `BotoService.fetch`. `BotoService.call` then returns empty
+    ones.
 
     The body is taken away before botocore parses it: parsing costs a hundred times as much as reading.
     """

@@ -1,13 +1,14 @@
 """`DynamoDBStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
 
-Rules: retrieval#dynamodb-streams. It asks another API and answers in the terms of Kinesis: shards without hash keys of
+Rules: retrieval#dynamodb-streams. It calls another API and answers in the terms of Kinesis: shards without hash keys of
 their own, pages of records in the form of Kinesis, and the children of a closed shard with its end. It retries nothing
 but a listing that lacks the children of a closed shard, and never decides what an error means.
 
 DynamoDB does not say how far a page is from the tip, and a page in the middle of a shard may be empty. Only the age of
-the newest record of a page is known. After an empty page nothing is known (None), until the shard was quiet for as long
-as `QUIET_PAGES` and `QUIET_S` say, or from the start if reading began at LATEST. That is evidence, not proof. A reader
-goes on in any case, and a shard that has ended is read to its end, whatever was taken for its tip before.
+the newest record of a page is known. After an empty page the lag is unknown (None). It becomes 0 once the shard was
+quiet for as long as `QUIET_PAGES` and `QUIET_S` say; if reading began at LATEST, it is 0 from the start. That is
+evidence, not proof. A reader goes on in any case, and reads a shard that has ended to its end, even if it has taken an
+earlier place for the tip.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _log = logging.getLogger(__name__)
 
 HASH_RANGE = HashRange(0, 1)
 """The hash range of every shard, as in Amazon's adapter: DynamoDB reports none."""
-RECORDS_MAX = 1_000  # of one GetRecords
+RECORDS_MAX = 1_000  # in one GetRecords
 CHILDREN_ATTEMPTS_MAX = 6
 CHILDREN_BACKOFF_FIRST_S = 0.05
 CHILDREN_BACKOFF_MAX_S = 1.0
-PAGES_MAX = 10_000  # of 100 shards; a stream has a few hundred
+PAGES_MAX = 10_000  # a page has 100 shards, and a stream a few hundred
 UNKNOWN_END = "9" * 40
 """The end of a shard that is closed, because it has a child, but whose last number is not reported. No position is
 higher.
@@ -66,7 +67,7 @@ QUIET_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChangePlace:
-    """An iterator, and what it has to remember. Records older than `since_s` are left out: it stands for AT_TIMESTAMP.
+    """An iterator, and what goes with it. Records older than `since_s` are left out, in place of AT_TIMESTAMP.
 
     `quiet_pages` pages have come without a record, the first at `quiet_from_s` (monotonic seconds).
     """
@@ -101,7 +102,7 @@ class ChangePlace:
 
 @raises_only(StreamUnavailableError)
 class DynamoDBStreams(StreamAdapter[RawService]):
-    """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of an answer of Kinesis.
+    """The stream with this ARN. `page_of` makes a page (a frozen dataclass) from the body of a Kinesis answer.
 
     With `keyed_by_item`, the partition key of a record is the primary key of its item, by which several children share
     a shard.
@@ -206,8 +207,8 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         ), status
 
     async def _all_shards(self) -> tuple[list[Shard], str]:
-        """Return every shard, and the status of the stream. A parent of a listed shard is closed, whatever the listing
-        says.
+        """Return every shard, and the status of the stream. A parent of a listed shard is returned as closed, even
+        if it was listed as open.
         """
         found: dict[str, Shard] = {}
         status = ""
@@ -231,7 +232,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     def _read(self, body: bytes, *, place: ChangePlace, asked_at_s: float, wall_s: float) -> Page:
-        """Make a page of an answer. Called in a thread, because one item may take a tenth of a second.
+        """Make a page from an answer. Called in a thread, because one item may take a tenth of a second.
 
         The clock belongs to the loop, so `_read` is given the time of the request.
         """
@@ -273,8 +274,8 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """Yield parents, as closed, that a listing shows open beside their child. It was torn between two moments, and the
-    child is the newer truth.
+    """Yield, as closed, the parents that a listing shows as open beside their children. Such a listing mixes two
+    moments, and the children are newer.
     """
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():

@@ -1,9 +1,9 @@
-"""`HostReader`: reads small files of this machine, and documents of the metadata service beside it.
+"""`HostReader`: reads small files of this machine, and JSON documents of its metadata service.
 
 A pseudo-file such as `/proc/stat` is made when it is read, which takes milliseconds on a large machine, so files are
-read in a thread. A document comes over a connection on the event loop, never through a proxy. An environment variable
-names its address, so only addresses are asked that lead to this host: whoever sets the variable must not make the
-daemon ask other machines.
+read in a thread. A document comes over a connection on the event loop, never through a proxy. Its URL comes
+from an environment variable, and is refused unless it leads to this host: whoever sets the variable must not make the
+daemon call other machines.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mld.aws.wire.connection import Origin
 from mld.aws.wire.single_exchange import connected, exchange, request
 
 THREADS_MAX = 1  # one sampler asks, one thing at a time
-FILE_BYTES_MAX = 64 * 1024  # what is wanted stands at the beginning
+FILE_BYTES_MAX = 64 * 1024  # the wanted lines are at the beginning
 DOCUMENT_BYTES_MAX = 256 * 1024  # the statistics of a container are a few kilobytes; these are parsed in some 2 ms
-READ_TIMEOUT_S = 3.0  # with the wait for a thread that is still busy with an earlier file
+READ_TIMEOUT_S = 3.0  # includes the wait for a thread that is still busy with an earlier file
 HTTP_PORT = 80
 AWS_ON_THE_HOST = IPv6Network("fd00:ec2::/32")
 """The services of an EC2 instance by IPv6. By IPv4 they have link-local addresses."""
@@ -37,7 +37,7 @@ class HostReadError(Exception):
 
 
 class HostReader:
-    """`root` stands for `/`."""
+    """Looks for absolute paths below `root`."""
 
     def __init__(self, root: Path = Path("/"), *, timeout_s: float = READ_TIMEOUT_S) -> None:
         self._root = root
@@ -56,7 +56,7 @@ class HostReader:
         return await self._in_thread(path, partial(_beginning, self._path(path)))
 
     async def inode(self, path: str) -> int:
-        """Return the number of the file or directory at the absolute `path`. Raises HostReadError."""
+        """Return the inode number of the file or directory at the absolute `path`. Raises HostReadError."""
         return (await self._in_thread(path, self._path(path).stat)).st_ino
 
     async def document(self, url: str) -> Any:
@@ -81,7 +81,7 @@ class HostReader:
             raise HostReadError(f"{what}: the reader is closed") from None
         except TimeoutError:
             raise HostReadError(f"{what}: not read within {self._timeout_s:g} s") from None
-        except Exception as error:  # of files, of HTTP, or for want of a thread
+        except Exception as error:  # from the file system or HTTP, or because no thread can start
             raise HostReadError(f"{what}: {type(error).__name__}: {error}") from error
 
 

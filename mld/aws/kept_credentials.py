@@ -1,9 +1,9 @@
-"""`KeptCredentials`: keys that expire, renewed in the background for as long as they are good.
+"""`KeptCredentials`: keys that expire, renewed in the background while the old ones are valid.
 
 botocore renews credentials in the thread of a call, and fails that call if the renewal fails in the last ten minutes,
-although the keys still work. Here a renewal never holds a call up while there are good keys: it runs in a thread of its
-own, is tried again every few seconds, and its failure is logged once. Only without good keys does a call wait for the
-renewal, or fail with its reason.
+although the keys still work. Here a renewal never delays a call while there are valid keys: it runs in a thread of its
+own, is tried again every few seconds, and its failure is logged once. A call waits for the renewal, or fails with its
+reason, only if there are no valid keys.
 
 The clock is AWS's (`ServiceTime`). Keys that a provider has just issued are used even if they seem to have expired:
 either our clock is wrong then, or AWS will refuse them.
@@ -41,7 +41,7 @@ class CredentialsExpiredError(Exception):
 
 
 class _Kept(NamedTuple):
-    """`expiry_s` is None for keys that stay good."""
+    """`expiry_s` is None for keys that never expire."""
 
     keys: ReadOnlyCredentials
     expiry_s: float | None
@@ -55,8 +55,8 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 def kept(
     credentials: Credentials, service_time: ServiceTime, *, provider: str, reason_of: Callable[[Exception], str]
 ) -> Credentials:
-    """Return `KeptCredentials` in place of `credentials`, or these themselves if botocore does not renew them. Raises
-    what their provider raises.
+    """Return `KeptCredentials` in place of `credentials`, or `credentials` itself if botocore does not renew it.
+    Raises what its provider raises.
     """
     renews = isinstance(credentials, RefreshableCredentials)
     if not renews or type(credentials).get_frozen_credentials is not RefreshableCredentials.get_frozen_credentials:
@@ -68,7 +68,7 @@ class KeptCredentials(Credentials):
     """Takes the place of `source`. Used by all threads.
 
     `provider` is for messages; `reason_of` says without secrets why a renewal failed; `spawn` starts work in another
-    thread. Creating one may fetch the first keys, and raises what the provider raises.
+    thread. Creating an instance may fetch the first keys, and raises what the provider raises.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KeptCredentials(Credentials):
         reason_of: Callable[[Exception], str] = str,
         spawn: Callable[[Callable[[], None]], None] = _in_a_thread,
     ) -> None:
-        botos: Any = source  # the three attributes have no other access
+        botos: Any = source  # botocore has no public access to these attributes
         self.method = source.method
         self._fetch: Callable[[], Mapping[str, Any]] = botos._refresh_using
         self._time = service_time
@@ -97,7 +97,7 @@ class KeptCredentials(Credentials):
             self._kept = self._judged(botos._frozen_credentials, botos._expiry_time)
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return good keys. Blocks only if there are none; raises CredentialsExpiredError if none can be fetched
+        """Return valid keys. Blocks only if there are none; raises CredentialsExpiredError if none can be fetched
         either.
         """
         now_s = self._time.now()

@@ -1,10 +1,10 @@
-"""`S3Bucket`: objects of one bucket, for programs that build promises on conditional writes. Synchronous, safe for
+"""`S3Bucket`: objects of one bucket, for programs whose promises rest on conditional writes. Synchronous, safe for
 threads.
 
 Two kinds of failure are kept apart. `NotMatched` says that a condition did not hold and nothing was written. After any
-other `ObjectError` of a write it is open whether the write happened, or happens a moment later. Writes are sent once,
-by the SDK and by us, so that the caller learns of each doubt. Reads, copies and deletions are repeated here. A caller
-who can bear a second write repeats it by `S3Bucket.repeated`.
+other `ObjectError` a write may have happened, or may still happen a moment later. Neither the SDK nor this class
+retries a write, so that the caller learns of each write in doubt. Reads, copies and deletions are retried here. A
+caller to whom a second write does no harm retries by `S3Bucket.repeated`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 TRIES_MAX = 4
-"""Attempts of what may be repeated: with the pauses between them some 2 s, before the caller gets the error."""
+"""Attempts at a call that may be retried. With the pauses they take some 2 s; then the caller gets the error."""
 PAUSE_S = 0.25
 COPY_BYTES_MAX = 5 << 30
 """CopyObject and PutObject take no more; a larger object goes in parts."""
@@ -55,7 +55,7 @@ class ObjectRefused(ObjectError):
 
 
 class NotMatched(ObjectError):
-    """The condition of a write did not hold, and nothing was written; or the source of a copy is another one."""
+    """The condition of a write did not hold, and nothing was written; or the source of a copy was replaced."""
 
 
 class SourceGone(NotMatched):
@@ -151,7 +151,7 @@ class S3Bucket:
                 return None
             try:
                 return StoredObject(answer["Body"].read(), str(answer["ETag"]))
-            except Exception as error:  # of the SDK, of urllib3 or of a socket, whatever it is
+            except Exception as error:  # from the SDK, urllib3 or a socket
                 raise ObjectError(f"reading {self._place(key)}: {type(error).__name__}") from error
 
         return self.repeated(attempt)
@@ -161,7 +161,7 @@ class S3Bucket:
         return self._head(key) is not None
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object within the bucket; over the target, if there is one. Raises SourceGone and other
+        """Copy an object within the bucket, and replace the target if it exists. Raises SourceGone and other
         ObjectErrors."""
         found = self._head(source)
         if found is None:
@@ -202,7 +202,7 @@ class S3Bucket:
             done = list(parts(upload))
             self._call("complete_multipart_upload", upload, Key=key, MultipartUpload={"Parts": done})
         except ObjectError:
-            with suppress(ObjectError):  # a rule of the bucket's life cycle has to clear it away then
+            with suppress(ObjectError):  # then a lifecycle rule of the bucket has to remove it
                 self._call("abort_multipart_upload", upload, Key=key)
             raise
 
@@ -231,7 +231,7 @@ class S3Bucket:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns, and try again where that may help. A write may happen twice then. Raises
+        """Return the result of `attempt`, and retry it where that may help, so a write may happen twice. Raises
         ObjectError.
         """
         pause_s = PAUSE_S
@@ -246,7 +246,7 @@ class S3Bucket:
         return attempt()
 
     def _call(self, operation: str, *more: Mapping[str, Any], missing: bool = False, **parameters: Any) -> Any:
-        """Send one request with all these parameters; None if `missing` objects are an answer and it is one."""
+        """Send one request. With `missing`, return None if the object does not exist, instead of raising an error."""
         for one in more:
             parameters |= one
         self.requests += 1
@@ -254,7 +254,7 @@ class S3Bucket:
             answer = getattr(self._client(), operation)(**self._common, **parameters)
         except ObjectError:  # there is no client
             raise
-        except Exception as error:  # of the SDK, of urllib3, of a socket, of a credentials provider
+        except Exception as error:  # from the SDK, urllib3, a socket or a credentials provider
             code, status, message = _answer_of(error)
             doing = f"{operation} of {self._place(str(parameters.get('Key', parameters.get('Prefix', ''))))}"
             if missing and (code in _MISSING or status == 404) and code != "NoSuchBucket":
@@ -287,7 +287,7 @@ def _translated(code: str, status: int, sentence: str, parameters: Mapping[str, 
     if code == "NoSuchBucket":
         return ObjectRefused(sentence)
     if code in _MISSING or status == 404:
-        # A conditional put of an object that does not exist answers so, too.
+        # A conditional put gets this answer, too, if the object does not exist.
         return (
             SourceGone(sentence)
             if copies

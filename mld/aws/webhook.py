@@ -20,7 +20,7 @@ from mld.aws.wire.single_exchange import Streams, connected, exchange, request
 from mld.aws.wire.unusual import UnusualError
 
 THREADS_MAX = 2
-"""Threads that look up names. A second one is for posts while the first one hangs in a look-up."""
+"""Threads that look up names. The second one serves posts while the first one hangs in a look-up."""
 PORTS = {"http": 80, "https": 443}
 SUCCESS = range(200, 300)
 NAMES_NO_ADDRESS = (OSError, UnusualError)
@@ -47,14 +47,14 @@ class Webhook:
                 status = await self._status_of(json.dumps(document).encode())
         except TimeoutError:
             raise PostFailedError(f"no answer within {self._timeout_s:g} s") from None
-        except Exception as error:  # of HTTP, TLS, a proxy, or for want of a thread
+        except Exception as error:  # from HTTP, TLS or a proxy, or because no thread can start
             words = str(error) if isinstance(error, NAMES_NO_ADDRESS) else "not posted"
             raise PostFailedError(f"{type(error).__name__}: {words}") from None
         if status not in SUCCESS:
             raise PostFailedError(f"HTTP status {status}")
 
     def close(self) -> None:
-        """End the threads; a look-up under way is not waited for."""
+        """End the threads, without waiting for a look-up under way."""
         self._threads.close()
 
     async def _status_of(self, body: bytes) -> int:
@@ -66,7 +66,7 @@ class Webhook:
         return answer.status
 
     def _way_to(self, address: SplitResult) -> tuple[Origin, list[str]]:
-        """Return the origin, and the IP addresses of what is connected to: the origin, or the proxy before it. Blocks.
+        """Return the origin, and the IP addresses to connect to: those of the origin or of the proxy before it. Blocks.
 
         Raises OSError for a name that is not found, and UnusualError for a proxy that does not speak plain HTTP.
         """
@@ -82,7 +82,7 @@ class Webhook:
 
 
 async def _connected_to_any(origin: Origin, found: list[str]) -> Streams:
-    """Connect to the first of the IP addresses that answers. Raises OSError, the one of the last address."""
+    """Connect to the first of the IP addresses that answers. If none does, raises the OSError of the last one."""
     for ip_address in found[:-1]:
         try:
             return await connected(origin, ip_address)

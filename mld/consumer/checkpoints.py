@@ -35,8 +35,8 @@ class ShardCheckpoints:
     ) -> None:
         self.range = CheckpointRange.starting_at(held.lease.checkpoint)
         self.refused = False
-        """Whether a request was refused since the last answered batch. If the child then dies, perhaps no record is to
-        blame."""
+        """Whether a checkpoint was refused since the last answered batch. A child that then dies may have died of that,
+        and not of a record."""
         self._key = held.lease.key
         self._token = held.token
         self._parts = parts

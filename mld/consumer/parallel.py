@@ -3,8 +3,8 @@
 Rules: parallel#promises, parallel#safe-prefix, parallel#failures. A page is divided by partition key
 (`protocol.sharing`) and put into the queues of the children; the consumer goes on reading at once. Each child takes
 from its own queue. So a slow key delays only its own child, until the waiting records fill the shard's share of memory.
-Answers and checkpoints come in another order than the records were given: `SafePrefix` decides how far the row may
-advance, and `PrefixWriter` stores that.
+Answers and checkpoints do not come in the order of the records: `SafePrefix` decides how far the row may advance, and
+`PrefixWriter` stores that.
 
 If one child fails, all of them are ended, and the shard continues from the safe prefix with new children. To restart
 only the failed child, all records that the other children have not checkpointed would have to be kept in memory,
@@ -101,7 +101,7 @@ class Lane:
         self.in_hand: SharedBatch | None = None
         self.woken = asyncio.Event()
         self.refused = False
-        """Whether a checkpoint was refused since the child's last answer: then its end is not blamed on a record."""
+        """Whether a checkpoint was refused since the child's last answer. If it dies then, no record is blamed."""
 
     @property
     def is_idle(self) -> bool:
@@ -132,7 +132,7 @@ class NewProcessor(Protocol):
 
 
 class ParallelProcessor:
-    """Serves the `children` of one shard, in the order of their numbers, from their start to their end.
+    """Serves the `children` of one shard, listed by their numbers, from their start to their end.
 
     `may_deliver` returns whether records may be given now. `until_deliverable` waits until they may; it returns False
     if they never may again. `on_answered(batch, seconds)` is called for each batch when all children have answered it
@@ -373,7 +373,7 @@ class ParallelProcessor:
         self._progress.set()
 
     def _show(self) -> None:
-        """Update the shard's metrics of the children's work."""
+        """Report what the children have in flight, and since when they are busy, to the shard's metrics."""
         self._metrics.busy_since = self._loads.busy_since
         if self._pages:
             self._metrics.in_flight(len(self._pages), self._pages[0].oldest_wall_s, self._moved_wall_s)

@@ -31,7 +31,7 @@ class ShardProcessor(Protocol):
 
     @property
     def last_words(self) -> Sequence[str]:
-        """The last lines that the child which failed, or the only one, wrote to stderr."""
+        """The last lines on stderr of the child that failed, or of the only child."""
         ...
 
     @property
@@ -47,8 +47,8 @@ class ShardProcessor(Protocol):
 
     @property
     def unanswered(self) -> tuple[ChildBatch, Position] | None:
-        """The unanswered records of the children when one of them failed, and the position before these: everything up
-        to it was answered. None if the records are not to blame.
+        """The records that were unanswered when a child failed, and the position before them: everything up to it was
+        answered. None if the records are not to blame.
         """
         ...
 
@@ -63,8 +63,8 @@ class ShardProcessor(Protocol):
     ) -> bool:
         """Give a batch to the processor; `holds` describes it for a warning.
 
-        Return True if the answer has come. False: it comes later, and is reported by another way. With `alone` the
-        batch is sent when all earlier ones are answered, and the call returns when this one is answered, too.
+        Return True if the answer has come. False: it comes later (`on_answered` of `ParallelProcessor`). With `alone`
+        the batch is sent when all earlier ones are answered, and the call returns when this one is answered, too.
         """
         ...
 

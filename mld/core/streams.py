@@ -106,8 +106,8 @@ class ShardsPage:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """Description of a stream. `status` is ACTIVE, UPDATING, CREATING or DELETING; for DynamoDB ENABLED, DISABLED or
-    between.
+    """Description of a stream. `status` is ACTIVE, UPDATING, CREATING or DELETING; for DynamoDB ENABLING, ENABLED,
+    DISABLING or DISABLED.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """`run_daemon`: the process of one worker, from its settings to its exit code.
 
-Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
-came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
+Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace period was over or a second
+signal came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RunRequest:
     properties_file: str
     """Absolute path."""
     overrides: Sequence[str] = ()
-    """`key=value` of the command line. Children are told those that are for the Spark processor."""
+    """`key=value` of the command line. Children get those that are for the Spark processor."""
     reloader: Reloader | None = None
     """Reads the properties file again on request; None: settings cannot change."""
     until_tip: UntilTip | None = None

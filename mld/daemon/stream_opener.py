@@ -1,4 +1,4 @@
-"""`StreamOpener`: opens a stream, and joins its ports with what its consumers need to read it."""
+"""`StreamOpener`: opens a stream, and puts together the `ShardSource` from which its consumers read."""
 
 from __future__ import annotations
 

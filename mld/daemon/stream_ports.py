@@ -1,4 +1,4 @@
-"""`StreamPorts` and `SourcePorts`: what a worker needs of AWS to find, describe and read its streams."""
+"""`StreamPorts` and `SourcePorts`: what a worker needs from AWS to find, describe and read its streams."""
 
 from __future__ import annotations
 

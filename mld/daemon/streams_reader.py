@@ -1,4 +1,4 @@
-"""`StreamsReader`: reads the list of streams (`mld.streamsFile`) of a running daemon again, every minute, unasked."""
+"""`StreamsReader`: reads the list of streams (`mld.streamsFile`) of a running daemon again every minute."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class StreamsReader:
         return self._streams
 
     async def _parsed(self, data: bytes) -> StreamList | None:
-        """Return the list that `data`, the content of the file, holds; None if the file is just being changed.
+        """Return the list that `data`, the content of the file, holds; None if the file is changing.
 
         Raises ConfigurationError.
         """

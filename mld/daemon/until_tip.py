@@ -102,7 +102,9 @@ class RunUntilTip:
         self._worker.request_stop()
 
     async def run(self, grace_s: float) -> bool:
-        """Do as `Worker.run`. Raises ConfigurationError if a run that ends would skip records."""
+        """Run the worker, but only until the tip; return as `Worker.run` does. Raises ConfigurationError if records
+        that arrive before the next run would be skipped.
+        """
         if await unless(self._stopped, self._is_left_to_others()):
             return True
         if self._course.is_time_over(self._clock.monotonic()) or self._stopped.is_set():

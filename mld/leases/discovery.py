@@ -1,8 +1,8 @@
 """`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, and has the keeper hold them.
 
 Rules: leases#discovery-of-assigned-leases, leases#owner-index. Java holds a lease as soon as it has read the row. Here
-the row is renewed first, and the lease is held from the sending of that renewal, so that no belief rests on a read
-alone.
+the row is renewed first, and the lease counts as held from the moment that renewal was sent: having read the row is not
+enough.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs only a read. If the
 previous owner of a row is still finishing, the row is read again twice a second until it belongs to us or to a third
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
 DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds its work due
-GETS_CONCURRENT_MAX = 10  # leaves half of the requests at a time to renewals
+GETS_CONCURRENT_MAX = 10  # renewals keep the other half of the concurrent requests
 
 
 @dataclass(eq=False)

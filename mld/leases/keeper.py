@@ -1,13 +1,14 @@
-"""`LeaseKeeper`: the leases that this worker holds. Renews, checkpoints, gives away, and stops believing in time.
+"""`LeaseKeeper`: renews and checkpoints the leases of this worker, gives them away, and stops using them in time.
 
 Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, leases#local-expiry,
 leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-deadline.
 
-A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
-giving the lease away, by `drop`, or by a new adoption of the same key. Its writes do not wait for one another: each
-allows for all states in which the writes before it may have left the row (`own_writes`). So a slow answer, a lost
-reply, a time-out and a cancelled caller are all handled in the same way. An answer counts whenever it comes, for the
-holding of that key that exists by then. If a row names us but we have no holding of it, `resumer` takes care of it.
+A *holding* is one uninterrupted possession of a lease under one token. It ends when a write is refused, when it expires
+by our clock, when the lease is given away or dropped, or when the same key is adopted again. Its writes do not wait for
+one another: each allows for all states in which the writes before it may have left the row (`own_writes`). So a slow
+answer, a lost reply, a time-out and a cancelled caller are all handled in the same way. An answer counts whenever it
+comes, for the holding of that key that exists by then. If a row names us but we have no holding of it, `resumer` takes
+care of it.
 
 A holding that is no longer believed is first *suspended*: nothing is delivered or stored for it, but it is renewed as
 before. An answer which shows that only our own writes have changed the row brings it back under the same token.
@@ -67,14 +68,13 @@ from mld.properties.settings import LeaseSettings
 log = logging.getLogger(__name__)
 
 SLOW_S = 300.0
-"""How long leases are renewed at every other tick only, after a tick at which renewals of the tick before were unsent.
-"""
+"""How long leases are renewed only at every other tick, once a tick has found renewals of the previous tick unsent."""
 FRESH_SHARE = 1.5
-"""As a share of the renewal interval: meanwhile leases confirmed more recently than this are skipped at a tick. When
-they are renewed, a third of the lease is left."""
+"""During `SLOW_S`, a tick skips leases that were confirmed within this share of the renewal interval. When they are
+renewed, a third of the lease duration is left."""
 LATENESS_SHARE = 0.1
-"""As a share of the lease duration: an answer that takes longer is late. An answer may also be that much slower than
-the one before."""
+"""An answer that takes longer than this share of the lease duration is late. The same share is kept in reserve, in case
+an answer is slower than the one before."""
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds the lease expired
@@ -161,8 +161,8 @@ class LeaseKeeper:
     ) -> HeldLease | None:
         """Hold `lease` under a new token, because a write has just made or confirmed it ours.
 
-        The write counts from `sent_at`. It was sent at `answered_at`, by default the same. Return None if the answer
-        came so late that the lease has already expired.
+        The lease counts as confirmed from `sent_at`. `answered_at` is when the write was sent that has been answered,
+        by default `sent_at`. Return None if the answer came so late that the lease has already expired.
         """
         throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
         holding = Holding(lease, "", throughput, self.settings.duration_s, confirmed_at=sent_at)
@@ -202,7 +202,7 @@ class LeaseKeeper:
             holding.throughput.record(data_bytes)
 
     def note_failing(self, key: str, token: str, note: Failing) -> None:
-        """Write a note with the next renewal that the record processor keeps failing; the next checkpoint removes it.
+        """Have the next renewal note that the record processor keeps failing; the next checkpoint removes the note.
 
         If the lease is given away before that renewal, the note is lost.
         """
@@ -307,7 +307,7 @@ class LeaseKeeper:
     # --- renewals -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Renew and expire leases until cancelled. Its end changes nothing in the table."""
+        """Renew and expire leases until cancelled. Cancelling it changes nothing in the table."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._mind_times(tasks))
@@ -340,9 +340,9 @@ class LeaseKeeper:
                 await asyncio.sleep(0)
 
     def _fresh_since(self, leases: int, *, is_late: bool) -> float:
-        """Return a time: leases confirmed after it are skipped at this tick (leases#renewal-rhythm).
+        """Return a time: this tick skips leases that were confirmed after it (leases#renewal-rhythm).
 
-        `is_late`: renewals of the tick before have not been sent yet. The first time, a warning is logged.
+        `is_late`: renewals of the previous tick have not been sent yet. The first time, a warning is logged.
         """
         now = self.clock.monotonic()
         if is_late and now >= self._slow_until:
@@ -554,7 +554,7 @@ class LeaseKeeper:
         )
 
     def _note(self, holding: Holding, shown: RowShown) -> None:
-        """Note the answer to a write of `holding`, for the present holding of the same lease, if there is another."""
+        """Note the answer to a write of `holding`. If the lease has a newer holding, the answer counts for that."""
         row = shown.row
         current = self._holdings.get(row.key, holding)
         before = current.lease

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
 INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
-SCAN_SPACING_S = 10.0  # Java's discovery period; so a fleet without the index reads no more than in a mode of 2.x
+SCAN_SPACING_S = 10.0  # Java's discovery period; so a fleet without the index reads no more than one in 2.x mode
 KEYS_PER_SLICE = 256  # keys processed before the loop gets a turn: well below 2 ms
 BUSY_CODES = (
     "ResourceInUseException",
@@ -67,8 +67,8 @@ class OwnerIndex:
             return IndexStatus.FORBIDDEN
 
     async def _create(self, table: Mapping[str, Any]) -> IndexStatus:
-        """Create the index. If the answer does not tell, look at the index: another worker may have created it first,
-        or the reply may be lost.
+        """Create the index. If the call fails, look at the index: another worker may have created it first, or the
+        reply may be lost.
         """
         try:
             await self._calls.send("UpdateTable", creation(table), refusals=BUSY_CODES + FORBIDDEN_CODES)

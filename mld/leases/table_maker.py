@@ -151,7 +151,7 @@ class LegacyTable(TableMaker):
     it on request.
 
     Newer KCL workers never create these tables; `mld.metadataLayout=legacy` does, for fleets that start together with
-    workers of 3.0 to 3.4. All methods raise StartupError if IAM forbids us the question, because the fleet's layout
+    workers of 3.0 to 3.4. All methods raise StartupError if IAM denies the call, because the fleet's layout
     depends on the answer.
     """
 

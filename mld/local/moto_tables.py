@@ -95,7 +95,7 @@ class TableChanges:
             _check_specification(operation, body, account, region)
 
     def finish(self, operation: str, account: str, region: str) -> None:
-        """Publish what the request did, after moto has answered it in any way."""
+        """Publish what the request did, after moto has answered it, with success or not."""
         changes, now = _request.changes or [], _request.now_s
         _request.changes = None
         events: list[TableEvent] = []
@@ -225,7 +225,7 @@ def _plain_item(item: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """Return a value of moto as DynamoDB's JSON; nothing in it is shared with moto."""
+    """Return one of moto's values as DynamoDB JSON, which shares nothing with moto."""
     content = value.value
     if value.is_list():
         content = [_plain(element) for element in content]

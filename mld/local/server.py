@@ -45,7 +45,7 @@ class FirstStream:
 
 
 def first_stream(text: str) -> FirstStream:
-    """Parse ``NAME``, ``NAME:SHARDS``, or an ARN instead of the name for another account or region. Raises
+    """Parse ``NAME`` or ``NAME:SHARDS``. An ARN in place of the name selects another account or region. Raises
     FirstStreamError.
     """
     found = _FIRST_STREAM.fullmatch(text)

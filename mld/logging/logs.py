@@ -1,8 +1,8 @@
 """Logging of the daemon: one line per event, as text for people or as JSON for machines, on stderr.
 
 Fields travel in `extra=`; the message is prose, without the values that a field has. `-l` accepts what Java users have:
-a logback XML file, whose levels are honoured. Lines go through a `QueuedStream`, because nobody may wait for who reads
-the log.
+a logback XML file, whose levels are honoured. Lines go through a `QueuedStream`, so that no task ever waits for the
+reader of the log.
 
 Messages, fields and traces repeat what others wrote: a child, AWS, the properties file, an exception. Whatever it is,
 an event in text is one line without secrets, with its trace indented below it, and nothing else begins like an event.
@@ -36,7 +36,7 @@ from mld.properties.scrubber import Scrubber, secrets_of_environment
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX = 8 * 1024 * 1024
-"""A minute of a busy log at level DEBUG; what comes while so much waits is dropped and counted."""
+"""A minute of a busy log at level DEBUG. While this much waits, new lines are dropped and counted."""
 
 INDENT = "    "
 """Indentation of a trace. No event begins with a blank."""
@@ -48,7 +48,7 @@ _PLAIN = (int, float, bool, type(None))
 Fit = Callable[[str], str]
 
 QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
-"""They say at INFO and below what nobody but their authors needs."""
+"""Their messages at INFO and below are of use only to their authors."""
 EXIT_FLUSH_S = 2.0
 """How long the end of the process waits for a reader."""
 
@@ -57,13 +57,14 @@ class QueuedStream(io.TextIOBase):
     """A stream whose `write` returns at once; a thread writes to `descriptor`, and what it has no room for is dropped.
 
     A pipe holds 64 KiB, and once its reader stops, a write to it blocks for ever. So a thread writes the log: the one
-    thread outside `mld.aws`. It has nothing but bytes, and counts what was dropped.
+    thread outside `mld.aws`. It handles only bytes, and counts what was dropped.
 
-    The reader hears how many lines it missed as soon as it has read the others. Whatever the encoding, no line is lost.
+    As soon as the reader has read the other lines, it gets one with the number of lines that it missed. Whatever the
+    encoding, no line is lost.
     """
 
     dropped_total = 0
-    """By all streams of this process."""
+    """Lines that all streams of this process have dropped."""
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self._descriptor = descriptor
@@ -121,7 +122,7 @@ class QueuedStream(io.TextIOBase):
         while left:
             try:
                 left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:  # somebody who shares the pipe has made it so
+            except BlockingIOError:  # another process that shares the pipe has made it non-blocking
                 select.select([], [self._descriptor], [])
             except OSError:
                 QueuedStream.dropped_total += 1
@@ -144,7 +145,7 @@ class TextFormatter(logging.Formatter):
 
 
 class WithPriority(logging.Formatter):
-    """The lines of `inner`, each with its priority before it as sd-daemon(3) says, which the journal takes away."""
+    """Puts the priority before each line of `inner`, in the form of sd-daemon(3). The journal removes it again."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -156,7 +157,7 @@ class WithPriority(logging.Formatter):
 
 
 def _priority(level: int) -> int:
-    """Return the priority of syslog(3); what is between two levels counts as the lower one."""
+    """Return the priority of syslog(3); a level between two of these counts as the lower one."""
     return next((priority for least, priority in _PRIORITIES if level >= least), _LEAST_PRIORITY)
 
 
@@ -211,7 +212,7 @@ def _copy(record: logging.LogRecord, message: str, fit: Fit) -> logging.LogRecor
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # more or fewer values than places, or a value that does not show itself
+    except Exception:  # too many or too few values, or a value whose `__str__` raises
         values = record.args if isinstance(record.args, tuple) else (record.args,)
         return " ".join(map(_shown, (record.msg, *values)))
 
@@ -256,8 +257,8 @@ def _field_text(value: object) -> str:
 def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:
     """Set up the root logger: `log_format` is text or json, `level` a level's name. Uncaught exceptions are logged.
 
-    `configuration_file` is the value of `-l`. What is secret in `env` never shows; the Scrubber takes what is found to
-    be secret later. Raises ConfigurationError if the file cannot be read.
+    `configuration_file` is the value of `-l`. Secrets in `env` are never logged. Secrets that are found later can be
+    added to the returned Scrubber. Raises ConfigurationError if the file cannot be read.
     """
     scrub = Scrubber(secrets_of_environment(env))
     handler = logging.StreamHandler(_queued(sys.stderr))
@@ -271,7 +272,7 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
 
 
 def name_worker(worker: str) -> None:
-    """Say in each event which worker of several it is of."""
+    """Mark each event with this worker's name, for a log that several workers share."""
 
     def named(record: logging.LogRecord) -> bool:
         record.of_worker = worker
@@ -282,7 +283,7 @@ def name_worker(worker: str) -> None:
 
 
 def change_level(level: str, configuration_file: str | None, env: Mapping[str, str]) -> None:
-    """Log from `level` on, which a file given by `-l` overrules; it is read again, unless it cannot be used."""
+    """Log from `level` on. The file given by `-l`, which overrules it, is read again; on failure nothing changes."""
     try:
         found = None if configuration_file is None else levels_of(configuration_file, env, again=True)
     except LogbackError as error:
@@ -299,7 +300,7 @@ def change_level(level: str, configuration_file: str | None, env: Mapping[str, s
 
 
 def _set_level(level: str) -> None:
-    """Log from `level` on; libraries log at WARNING at the least."""
+    """Log from `level` on; `QUIET_LIBRARIES` log nothing below WARNING."""
     root = logging.getLogger()
     root.setLevel(level.upper())
     for name in QUIET_LIBRARIES:
@@ -332,7 +333,7 @@ def _descriptor_of(stream: TextIO) -> int | None:
 
 
 def _queued(stream: TextIO) -> TextIO:
-    """Return a stream that lets nobody wait for whoever reads `stream`."""
+    """Return a stream whose writers never wait for the reader of `stream`."""
     descriptor = _descriptor_of(stream)
     if descriptor is None:
         return stream
@@ -378,7 +379,7 @@ def _apply_logback(file: str, env: Mapping[str, str]) -> None:
 
 
 def _set_levels(found: LogbackLevels, file: str) -> None:
-    """Set the levels, and then say what of the file does nothing."""
+    """Set the levels, then warn about the parts of the file that have no effect."""
     for name, level in found.levels.items():
         logging.getLogger(name).setLevel(level)
     more = f"; without effect: {'; '.join(found.ignored)}" if found.ignored else ""

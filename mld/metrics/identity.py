@@ -1,4 +1,4 @@
-"""`Identity`: which worker of which application published values and messages belong to."""
+"""`Identity`: names the application and the worker that metrics and messages come from."""
 
 from __future__ import annotations
 

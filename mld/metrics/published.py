@@ -26,7 +26,7 @@ JAVA_METRICS: tuple[JavaMetric, ...] = (
     *(metric for one in JAVA_OF_SHARD for metric in one.metrics),
     *(metric for _, ones in OPERATIONS for one in ones for metric in one.metrics),
 )
-"""All names of KCL under which something is sent."""
+"""All metric names of KCL that are published."""
 JAVA_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}
 
 OF_WORKER: tuple[Metric, ...] = (

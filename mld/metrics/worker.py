@@ -18,11 +18,11 @@ from mld.metrics.spark_figures import SparkFigures
 CREATED, DELETED = "created", "deleted"
 """The labels of `mld_lease_rows_total`."""
 LATE_S_MIN = 60.0
-"""How long answers count as late after the last late one: this long, or the time within which each lease is renewed."""
+"""Answers count as late for this long after the last late one, or for a lease duration if that is longer."""
 
 
 class LeaseMove(Enum):
-    """How a lease came to this worker or went from it."""
+    """How a lease came to this worker or left it."""
 
     TAKEN = "taken"
     ASSIGNED = "assigned"
@@ -39,8 +39,8 @@ class WorkerMetrics:
     """What is counted for the worker as a whole, and the last state of its table, files, disks and Spark session."""
 
     records: int = field(init=False, default=0)
-    """Records of shards whose leases are gone. `Metrics.records` adds those of the held leases; the next two are
-    alike."""
+    """Records of shards whose leases are gone. `Metrics.records` adds those of the held leases. The next two fields
+    work in the same way."""
     record_bytes: int = field(init=False, default=0)
     child_restarts: int = field(init=False, default=0)
     leases_lost: int = counter(

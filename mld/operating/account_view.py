@@ -1,7 +1,8 @@
 """The applications of an account and region, found by what their lease tables look like.
 
-A lease table is one whose only key is `leaseKey`; tables of KCL 3.0 to 3.4 have its name with an ending. The first rows
-of each lease table are read once. What may not be read is listed with the permission that is missing."""
+A lease table is one whose only key is `leaseKey`. The other tables of KCL 3.0 to 3.4 have its name and a suffix. The
+first rows of each lease table are read once. A table that we may not read is listed with the permission that is
+missing."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from mld.operating.plan import raw_table
 from mld.operating.shard_view import ViewRules
 
 TABLES_MAX = 2_000
-"""Tables of a region that are examined. Each costs one DescribeTable, of which an account has thousands a second."""
+"""Tables of a region that are examined. Each costs one DescribeTable; an account may make thousands a second."""
 ROWS_MAX = 500
-"""Rows that are read of each lease table: at most 63 read units, because rows have less than a kilobyte."""
+"""Rows that are read from each lease table: at most 63 read units, because a row is smaller than a kilobyte."""
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
 LEASE_DURATION_S = 30.0
-"""Assumed, because the table does not tell it. A status that is older than two renewals of such a lease is unknown."""
+"""Assumed, because the table does not store it. A status that is older than two renewals of such a lease is unknown."""
 
 
 async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
@@ -74,6 +75,7 @@ async def _names(service: Service) -> tuple[list[str], list[str]]:
 
 
 async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
+    """Return what the first rows of a lease table show of its application; only a `note` if they cannot be read."""
     try:
         answer = await calls.send("Scan", {"Limit": ROWS_MAX})
     except TableError as error:

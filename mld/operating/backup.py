@@ -1,8 +1,7 @@
-"""The file with the rows of a table, which `mld export` writes, and every act before it changes anything.
+"""The backup file with the rows of a table. `mld export` writes one, and so does every act before it changes anything.
 
-The file has lines of JSON: a header, then one row a line in the form that DynamoDB gives rows, with binary values in
-base64. Only its owner can read it (0600), it never replaces another file, and an act goes on only once it is on the
-disk.
+The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only its owner
+can read it (0600), it never replaces another file, and an act goes on only once the file is on the disk.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
 
 
 def _mapped(value: Mapping[str, Any], scalar: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return a typed value of DynamoDB in which each value that is no map or list is replaced by `scalar` of it."""
+    """Return a copy of a typed DynamoDB value, with `scalar` applied to every value in it that is no map or list."""
     if len(value) != 1:
         raise ValueError("a value of DynamoDB has one type")
     ((kind, inner),) = value.items()

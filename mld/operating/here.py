@@ -32,7 +32,7 @@ _MARKS = {"toChild": "->", "fromChild": "<-"}
 
 
 def of_daemon(command: F) -> F:
-    """Give a command the parameter `wanted`: the daemon that its options and its file name."""
+    """Give a command the parameter `wanted`: the daemon that is named by its options and its properties file."""
 
     @wraps(command)
     def called(
@@ -73,7 +73,7 @@ def of_daemon(command: F) -> F:
 
 
 def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | None]:
-    """Return application and mld.controlSocket of a properties file. Exits with 2 if the file cannot be used."""
+    """Return the application and mld.controlSocket of a properties file. Exits with 2 if the file cannot be used."""
     from mld.properties.loader import load_some
     from mld.properties.remarks import ConfigurationError, Level, Remark
 

@@ -71,7 +71,7 @@ def _allow_stream(made: Policy, settings: Settings) -> None:
     if consumer is None:
         consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
         made.allow("RegisterConsumer", ["kinesis:RegisterStreamConsumer"], stream)
-    # A consumer that is described by name is checked as the stream's resource, by ARN as its own.
+    # IAM checks this call against the stream's ARN if the consumer is named, and against the consumer's ARN if not.
     made.allow("DescribeConsumer", ["kinesis:DescribeStreamConsumer"], stream, consumer)
     made.allow("Subscribe", ["kinesis:SubscribeToShard"], consumer)
 

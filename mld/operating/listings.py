@@ -1,4 +1,4 @@
-"""What the commands that look at a fleet print for people: tables of text. Pure."""
+"""Renders the text tables that commands print about a fleet. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mld.operating.shard_view import (
 from mld.operating.worker_view import WorkerView
 
 CHECKPOINT_DIGITS = 12
-"""Last digits of a sequence number that are shown: two numbers of one shard differ there."""
+"""How many digits of a sequence number are shown, from its end: in these, numbers of one shard differ."""
 ERROR_CHARACTERS_MAX = 80
 IF_TOLD = frozenset({"stream", "where", "up"})
 """Columns that are left out if they are empty."""
@@ -274,7 +274,7 @@ def _shortened(text: str) -> str:
 
 
 def children_in_words(shard: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on those of several children of a shard that have records, by their numbers; none with one
+    """Return a sentence about which of several children of a shard have records; an empty list if there is only one
     child.
     """
     children = shard.get("childProcesses") or ()

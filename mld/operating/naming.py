@@ -80,7 +80,7 @@ class ChosenShard:
     """The identifier of the stream, if the operator named it by the key of the lease."""
 
     def is_its(self, lease: Lease) -> bool:
-        """Return whether this lease can be the one of the shard."""
+        """Return whether this lease can belong to the shard."""
         if self.stream is None or lease.stream is None:
             return lease.key == self.shard_id
         if self.stream_id is not None:
@@ -107,7 +107,7 @@ def chosen_shard(settings: Settings, text: str) -> ChosenShard:
 
 
 def lease_of(leases: Iterable[Lease], shard: ChosenShard) -> Lease | None:
-    """Return the lease of the shard; if its stream was made again, the lease of the newest stream. None: no lease."""
+    """Return the lease of the shard; that of the newest stream if the stream was made again. None: no lease."""
     found = [lease for lease in leases if shard.is_its(lease)]
     return max(found, key=_epoch, default=None)
 
@@ -158,7 +158,7 @@ def is_meant(setting: StreamSetting, name: str) -> bool:
 
 
 def settings_of_one(settings: Settings, setting: StreamSetting) -> Settings:
-    """Return the settings with everything about streams and records replaced by that of this stream alone."""
+    """Return the settings as they would be for this stream alone."""
     return replace(
         settings,
         streams=(),

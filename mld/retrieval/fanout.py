@@ -64,7 +64,7 @@ class FanOutReader(ShardReader):
     """Reads one shard by subscriptions of `consumer`.
 
     After another subscriber took over our subscription, the reader pauses for `yield_s`: long enough to hear whether
-    the lease is lost. `streams` is asked for the oldest record when one is missing; None: that is not asked.
+    the lease is lost. If a record is missing, `streams` is asked for the oldest one; None: nobody is asked.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FanOutReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`. It asks nothing of Kinesis."""
+        """See `ShardReader.start`. It makes no call to Kinesis."""
         start = self._starting_point(checkpoint, initial, anchor)
         wall_s, now_s = self._clock.wall(), self._clock.monotonic()
         read = starting_points.started(checkpoint, start, wall_s, now_s, anchor, read_to_s)
@@ -152,6 +152,9 @@ class FanOutReader(ShardReader):
             return False
 
     async def _new_subscription(self) -> Opened:
+        """Open a subscription where reading stands now; return it and that point. The liveness probe is promised
+        progress (`_goes_on_within`), except while this waits for the registration.
+        """
         self._arn = None
         self._waits_for_others()  # all readers share one registration, which has no time limit
         arn = await self._consumer.arn()
@@ -339,8 +342,8 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
 
     async def _consumer_is_replaced(self) -> bool:
-        """Return whether the registered consumer was gone. If AWS does not answer that, return False: the shard's own
-        consumer decides.
+        """Return whether the registered consumer (of fan-out) was gone. If AWS does not answer, return False: the
+        shard's consumer in this process decides.
         """
         if self._arn is None:
             return False

@@ -1,6 +1,6 @@
 """`Scan`: finds where JSON values of a body begin and end, without building the values. Pure.
 
-It checks no more than that needs: texts end, and brackets are balanced.
+It checks only what it needs for that: that strings end and brackets are balanced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The records of a page that the child has not had yet, as one `processRecords` line. Pure.
+"""Frames the records of a page that the child has not had yet as one `processRecords` line. Pure.
 
 Rules: retrieval#order-of-preparation and retrieval#hash-range-rule. The line of a `RawBatch`, which has no aggregates,
-is made of its pieces as they are. A `RawAggregatesBatch` opens its KPL aggregates while the line is framed. It does so
+is made of its pieces unchanged. A `RawAggregatesBatch` opens its KPL aggregates while the line is framed. It does so
 in steps, because the producer decides how much work an aggregate is.
 """
 
@@ -29,7 +29,7 @@ from mld.retrieval.pieces import MAGIC_IN_BASE64, NO_KEY, Piece, RecordPlace, ar
 T = TypeVar("T")
 
 PLACES_PER_STEP = 500
-"""Records that are not delivered, examined in one step; it takes about 1 ms."""
+"""Records examined in one step if none of them is delivered; such a step takes about 1 ms."""
 DECODED_PER_STEP_CHARS = 512 * 1024
 """Base64 characters decoded in one step, in about 1 ms. A multiple of 4, so that the decoded parts can be joined."""
 

@@ -1,8 +1,8 @@
 """Turns Avro data into JSON text. Pure.
 
-Rules: retrieval#avro-as-json. A value has only one form in JSON: the type names of union branches are not added. It
-needs fastavro, from the extra `schemas`. Hostile data may take any time and memory, so call this only in the decoder's
-process.
+Rules: retrieval#avro-as-json. A value has only one form in JSON: the type names of union branches are not added. This
+module needs fastavro, from the extra `schemas`. Hostile data may cost any amount of time and memory, so call it only in
+the decoder's process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def avro_decoder(definition: str) -> Callable[[bytes], bytes]:
 
 
 def plain(value: Any) -> Any:
-    """Return the value as a value of JSON (retrieval#avro-as-json). Raises UndecodableError."""
+    """Return an Avro value as a JSON value (retrieval#avro-as-json). Raises UndecodableError."""
     match value:
         case None | bool() | int() | str():
             return value

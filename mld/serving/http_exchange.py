@@ -13,7 +13,7 @@ from mld.serving.http_answers import HttpAnswer
 HEAD_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
 WRITE_BYTES = 64 * 1024
-REQUEST_TIMEOUT_S = 10.0  # to send a request head, and to take so many bytes of an answer
+REQUEST_TIMEOUT_S = 10.0  # for a request head to arrive, and for each WRITE_BYTES to be taken
 UNREAD_BYTES_MAX = 1024 * 1024  # read and dropped before a connection ends, so that the caller gets its answer
 _COMMON = {
     "cache-control": "no-store",

@@ -32,7 +32,7 @@ of the period.
 
 class Publisher:
     """Publishes at the end of each period, until `close`, which sends the rest. An outage is logged
-    once, and its end.
+    once when it begins and once when it ends.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Publisher:
                     await self._running
 
     async def _taken(self) -> tuple[list[Datum], float]:
-        """Return the values of a period and the time at which it began; if the clock was set back, the present time."""
+        """Return the values of the period that ends now, and when it began (now, if the clock was set back)."""
         begin_s, self._begin_s = self._begin_s, self._clock.wall()
         stamp_s = min(begin_s, self._begin_s)
         return await in_turns(self._take(), self._clock), stamp_s

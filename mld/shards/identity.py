@@ -4,8 +4,8 @@ Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFo
 region makes it mark every row SHARD_END and then delete it.
 
 A table is foreign if the majority of its rows says so (`foreign_evidence`). A single row that cannot belong to its
-shard parks only that shard (`oddity`). `Survey.judge` declares a shard over only if the listing proves that. If neither
-is proved, the shard is parked: its checkpoint stays.
+shard parks only that shard (`oddity`). `Survey.judge` declares a shard over only if the listing proves that. If the
+listing proves neither its end nor its existence, the shard is parked: its checkpoint stays.
 
 The caller must read the rows *before* it lists the shards. Otherwise the row of a new shard could look foreign.
 """
@@ -104,7 +104,7 @@ def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | Non
 
 
 def oddity(shard: Shard, lease: Lease) -> str | None:
-    """Return why the row cannot belong to its shard, as a sentence with the remedy; None if it may."""
+    """Return why the row cannot belong to its shard, as a sentence with the remedy; None if it can."""
     fault = evidence_of(shard, lease).fault
     return None if fault is None else _odd(fault, lease)
 
@@ -226,8 +226,8 @@ class Survey:
     def _judge_listed(self, shard: Shard, lease: Lease) -> ShardVerdict:
         """Judge a shard that is listed.
 
-        If its position contradicts the shard, it depends on who wrote it. A position that differs from the row's was
-        read from the stream, so the stream is another one; otherwise the row is odd.
+        If its position contradicts the shard, the verdict depends on where the position comes from. If it differs from
+        the row's, it was read from the stream, so the stream is another one; otherwise the row is odd.
         """
         fault, row = evidence_of(shard, lease).fault, self.rows.get(lease.key)
         if fault is None:

@@ -24,8 +24,8 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.host_connection import HostConnection
 
 CHECKPOINT_ATTEMPTS_MAX = 6
-"""Attempts at a checkpoint when a shard ends or is about to move; with the delays below about 8 s. A checkpoint in
-between is simply repeated with the next batch.
+"""Attempts at a checkpoint when a shard ends or is about to move; with the delays below this takes some 8 s. A
+checkpoint in between is simply tried again with the next batch.
 """
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
@@ -172,7 +172,7 @@ class ChildRelay:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        """Ask for a checkpoint of the committed records, unless there is no new one or a request is open. The reply may
+        """Ask for a checkpoint of the committed records, unless none is new or a request is open. The reply may
         come after other lines. If the checkpoint fails for a passing reason, the next commit or batch tries again."""
         if self._host is not None and self._host.position is not None and self._asked is None:
             self._ask(*self._host.position)
@@ -218,7 +218,7 @@ class ChildRelay:
     # --- lines -------------------------------------------------------------------------------------------------------
 
     def _next_line(self) -> bytes:
-        """Return the daemon's next line; b"" at the end. Meanwhile take frames of the host."""
+        """Return the daemon's next line; b"" at the end. Meanwhile handle frames from the host."""
         while self._host is not None and not self._lines.is_there():
             ends: list[DaemonLines | HostConnection] = [self._lines, self._host]
             readable = select.select(ends, [], [])[0]

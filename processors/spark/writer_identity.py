@@ -2,7 +2,7 @@
 
 A mark is a sequence number of one stream, and says nothing about another stream. Streams of two regions or accounts, or
 a stream that was deleted and made again, may have the same name and shard ids. Only the ARN and the time of creation
-distinguish them. Two applications that read one stream each write their own rows. An application that reads several
+distinguish them. Two applications that read the same stream write separate rows. An application that reads several
 streams is one writer, and its marks name each stream by its identifier.
 
 Pure: values in, values out.
@@ -72,9 +72,10 @@ def identity_of(
 
 
 def stream_key(env: Mapping[str, str]) -> str:
-    """Return the text that stands for the stream in the marks of a child's shard (`StreamShard.stream`)."""
+    """Return what a child's marks call its stream (`StreamShard.stream`): the stream's name, or if the application
+    reads several streams ``region:account:name:epoch``."""
     identifier, arn = env.get(ID_VARIABLE), env.get(ARN_VARIABLE, "")
     if not identifier:
         return env.get("MLD_STREAM_NAME", "")
     region = arn.split(":")[3] if arn.count(":") >= REGION_AND_MORE else ""
-    return f"{region}:{identifier}"  # two regions may have streams of one account, name and time
+    return f"{region}:{identifier}"  # the identifier alone may be the same in two regions

@@ -1,4 +1,4 @@
-"""`decide`: decides which lease goes to which worker, for the leader's assignment runs. Pure; the shell is `assigner`.
+"""`decide`: decides which lease goes to which worker, for the leader's assignment runs. Pure; `assigner` does the I/O.
 
 Rules: coordination#balancing-by-variance and coordination#balancing-by-count, on a `View` of leases and workers
 (`fleet_load`). First every lease without a living owner gets one; then, if asked to, the load is balanced. Differences
@@ -11,15 +11,16 @@ from Java:
 * A worker below the average gives nothing away.
 * No worker gets more than `maxLeasesForWorker`.
 * A lease whose owner has fallen silent goes to the leader, as long as the leader has room, by the rule of `takeover`.
-  Given to a worker that has just died, or to a Java worker that discovers leases only every ten seconds, the lease
-  would be without renewals for as long again.
+  If it went to a worker that has just died, or to a Java worker that discovers leases only every ten seconds, it might
+  be without renewals for as long again.
 
 *Coming to rest.* A balancing move takes a lease of weight w from a worker above the average to a worker that is not
-above the average even afterwards. In terms of shares s > avg >= r + w, so the sum of squared shares falls by
-2w(s - r - w) > 0. So with constant loads there are only finitely many moves. Leases that weigh nothing could move
-without end, so they stay. With measured metrics the same holds as long as a lease costs its new owner no more than the
-average per weight. If the machines of a fleet differ by more than the threshold allows for, leases of its slowest
-machines may keep moving.
+above the average even afterwards. Count loads in the same unit: s is the load of the giver and r that of the recipient
+before the move. Then the sum of squared loads falls by 2w(s - r - w) > 0, because s > avg >= r + w. So with constant
+loads there are only finitely many moves. Leases that weigh nothing could move without end, so they stay. With measured
+metrics the same holds as long as a lease adds no more load to its new owner than the fleet's average load for that
+weight. If the machines of a fleet differ by more than the threshold allows for, leases of its slowest machines may keep
+moving.
 
 Deciders are `Steps`: they yield after well below 2 ms, even with 10,000 leases of 1,000 workers.
 """
@@ -68,7 +69,7 @@ class Plan:
 
 
 def shuffling(rng: random.Random) -> Order:
-    """Return an order that is random, and drawn only as far as it is used."""
+    """Return a random order that is made lazily: a random number is drawn only for each lease that is taken."""
 
     def order(leases: list[Lease]) -> Iterator[Lease]:
         rest = list(leases)

@@ -19,8 +19,8 @@ from mld.fleet.leader.lock import SeenLock
 from mld.leases.rows import Place
 
 WRITE_S_MAX = 10.0
-"""How long the answer to a write is awaited. After that the row is read, whose version shows whether the write was
-applied; waiting longer for a lost request would let the lock run out."""
+"""Longest wait for the answer to a write. Then the row is read: its version shows whether the write was applied.
+Waiting longer for a lost request would let the lock run out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class StatesTable:
         return await self._calls(place).accepts("PutItem", params)
 
     async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
-        """Update the row, if its state is still `previous`: state, writer, time and history. Raises TableError."""
+        """Write the row's state, writer, time and history if its stored state is `previous`. Raises TableError."""
         changes = changes_of(row)
         params = {
             "Key": _key(place, row.kind.key),

@@ -1,7 +1,7 @@
-"""Cuts lines of the daemon into columns of records.
+"""Cuts the daemon's lines into columns of records.
 
-A line is cut at its quotation marks, if it is written as our daemon and Amazon's write it. Any other line is parsed as
-JSON. A child uses this module, so it is quick to import. Pure: values in, values out.
+A line in the form that our daemon and Amazon's write is cut at its quotation marks. Any other line is parsed as JSON. A
+child uses this module, so it is quick to import. Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PIECES = (
     b'{"data":"","partitionKey":"","sequenceNumber":"","approximateArrivalTimestamp":0,'
     b'"subSequenceNumber":0,"action":"record"}'
 ).split(b'"')
-"""The pieces of a record between quotation marks, as our daemon and Amazon's write it."""
+"""The pieces between the quotation marks of a record, in the form that our daemon and Amazon's write."""
 _QUOTED = len(_PIECES) - 1
 """How many pieces each record adds when a line is split at quotation marks."""
 _DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB = 3, 7, 11, 14, 16
@@ -39,11 +39,11 @@ _CONSTANT = {at: _PIECES[at] for at in {*range(1, _QUOTED)} - {_DATA, _KEY, _SEQ
 """The pieces that are the same in all records."""
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
 Row: TypeAlias = "tuple[RecordPosition, SparkRecord]"
-"""A record and its position: its own one, or that of its letter in a replay."""
+"""A record and its position; in a replay of dead letters, the position of the letter that holds it."""
 
 
 class LineError(FatalError):
-    """A line is no batch; one sentence."""
+    """A line is not a batch of records; the text is one sentence."""
 
 
 class SparkRecord(NamedTuple):

@@ -29,10 +29,10 @@ from mld.processors.spark.session_errors import TaskHangs
 log = logging.getLogger("mld.spark")
 FILE = "running.json"
 PARTS = 16
-"""Suspected records run in at most so many parts."""
+"""Suspected records are cut into at most this many parts."""
 ENDS_MIN = 2
-"""After so many ends over the same records these run alone. After so many ends over a single record that runs alone it
-is to blame.
+"""Records run alone after a session has ended this many times while they ran. A single record that runs alone is to
+blame after this many more ends.
 """
 ZERO = RecordPosition(0)
 Other = TypeVar("Other")
@@ -140,7 +140,7 @@ class Running:
                 yield others[tried]
 
     def forget(self, ran: Spans) -> None:
-        """Drop suspects up to the ends of `ran`: they have run, or are buried."""
+        """Drop the suspects whose last record is within `ran`: they have run, or are in the dead letter."""
         self._spans = {one: span for one, span in self._spans.items() if one not in ran or ran[one].last < span.last}
         self._write({})
 
@@ -152,7 +152,7 @@ class Running:
             log.warning("a session has ended, or was held up, over %s: %s", shard.label, self._spans[shard])
 
     def _write(self, now: Spans) -> None:
-        """Write what runs now, and the suspects, into the file."""
+        """Store in the file which records run (`now`) and which are suspected of having ended a session."""
         self._now = now
         if self._file is None:
             return

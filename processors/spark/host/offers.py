@@ -81,7 +81,7 @@ class OfferQueue:
         self._changed.set()
 
     def ask(self) -> None:
-        """Begin the next micro-batch without waiting for its time, until everything that waits is committed."""
+        """Begin micro-batches without waiting for their time, until everything that waits is committed."""
         self._asked = True
         self._changed.set()
 
@@ -139,7 +139,7 @@ class OfferQueue:
         return self._taken
 
     def clear(self) -> None:
-        """End the micro-batch: remove its pages, and admit children that wait for their room."""
+        """End the micro-batch: remove its pages, and admit children that wait for the space."""
         for offer in self._taken:
             self._spool.remove(self._spool.page(offer.link, offer.number))
         self._taken, self._taken_bytes = [], 0

@@ -1,9 +1,9 @@
-"""The archive of Spark's classes as the JVM has them after reading and verifying (AppCDS), made once per installation.
+"""The AppCDS archive: Spark's classes, already parsed and verified by the JVM. It is made once per installation.
 
 A session loads some 15,000 classes before its first commit, which takes more than a third of a start's CPU. The archive
 is code that the JVM runs, so it is in the environment of this interpreter, beside PySpark: whoever can write there can
 replace Spark's jars as well. The JVM compares the archive with the jars and with itself, and starts without one that
-does not fit. The file's name has its size, because the JVM crashes on an archive that was cut off.
+does not fit. The file's name contains its size, because the JVM crashes on an archive that was cut off.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def find() -> Path | None:
 
 
 def options(said: str = "") -> str:
-    """Return the JVM's options for the archive, with a space before them; empty if there is none. `said`: the user's
-    options."""
+    """Return the JVM's options that load the archive, after a space; empty if there is no archive, or if the user's
+    options (`said`) name another."""
     archive = find()
     if archive is None or LIST_SEPARATOR in str(archive) or any(option in said for option in OF_THE_USER):
         return ""
@@ -57,8 +57,8 @@ def options(said: str = "") -> str:
 
 @contextmanager
 def making() -> Iterator[Path]:
-    """Give a path where the JVM that ends within this block writes the archive; then put it in the place of the old
-    one. Raises SessionError if it cannot be made or stored."""
+    """Yield a path to which a JVM that ends within this block writes its archive; then replace the old archive by it.
+    Raises SessionError if it cannot be made or stored."""
     home = place()
     try:
         home.mkdir(parents=True, exist_ok=True)
