@@ -127,8 +127,9 @@ async def test_botocore_refuses_an_answer_that_was_cut_off(
         await service.close()
 
 
+BOMB = gzip.compress(bytes(100 * MEGABYTE), 9)
 LYING = {
-    "a gzip bomb": answer(gzip.compress(bytes(100 * MEGABYTE), 9), "Content-Encoding: gzip"),
+    "a gzip bomb": answer(BOMB, "Content-Encoding: gzip"),
     "nested": answer(b"[" * 5_000),
     "nested, large": answer(b'{"a":' * 300_000),
     "a number of a million digits": answer(b'{"a":' + b"9" * MEGABYTE + b"}"),
@@ -143,7 +144,7 @@ LYING = {
     "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
     "HTTP 9": b"HTTP/9.9 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-    "a refusal that is a bomb": answer(gzip.compress(bytes(100 * MEGABYTE)), "Content-Encoding: gzip", status="400 No"),
+    "a refusal that is a bomb": answer(BOMB, "Content-Encoding: gzip", status="400 No"),
     "a refusal that is nested": answer(b"[" * 50_000, status="400 Bad Request"),
 }
 

@@ -19,6 +19,7 @@ from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError
 from mld.local.event_frames import initial_response
 from tests.support.strict_aws import StrictAws
+from tests.support.tiers import sliced
 from tests.unit.aws.conftest import Configure
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
@@ -104,7 +105,7 @@ async def test_every_kind_of_call_works_after_one_refusal_for_all(
         assert len(aws.refused) == 1
 
 
-@pytest.mark.parametrize("operation", [*KINESIS, *DYNAMO, "GetRecords"])
+@pytest.mark.parametrize("operation", sliced([*KINESIS, *DYNAMO, "GetRecords"], "ListShards", "GetItem", "GetRecords"))
 @pytest.mark.parametrize("lean", [True, False])
 async def test_each_kind_of_call_finds_out_by_itself(
     configure: Configure, monkeypatch: pytest.MonkeyPatch, lean: bool, operation: str

@@ -26,6 +26,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
+from botocore.loaders import create_loader
 
 from mld.aws.botocore_answers import keep_raw_body
 from mld.aws.client import BotoService
@@ -48,6 +49,7 @@ KEYS = Credentials("AKID", "secret", None)
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n"
 HANG_S = PATIENCE_S
+LOADER = create_loader()  # keeps the models of the services, which take long to read
 
 
 class Server:
@@ -357,6 +359,7 @@ def test_bytes_in_attribute_values_are_decoded_and_nothing_else() -> None:
 def boto_client(service: str, url: str, credentials: Any = KEYS, **config: Any) -> Any:
     session = botocore.session.Session()
     session.register_component("credential_provider", _Fixed(credentials))
+    session.register_component("data_loader", LOADER)
     client = session.create_client(
         service,
         region_name="eu-west-1",

@@ -157,7 +157,7 @@ async def test_a_handoff_to_us_that_somebody_is_finishing_is_left_to_it(stage):
 
 
 @pytest.mark.parametrize("apart_s", sliced([0.0, 0.1, 0.5], 0.1))
-@pytest.mark.parametrize("latency_s", [0.0, 0.03])
+@pytest.mark.parametrize("latency_s", sliced([0.0, 0.03], 0.03))
 @pytest.mark.parametrize("busy_s", [0.0, 2.0])
 @pytest.mark.parametrize("index_lag_s", [0.0, 1.0])
 @story(6, **V3X)
