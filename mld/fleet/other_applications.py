@@ -85,7 +85,8 @@ async def refuse_living_others(
             if shows_life(before[worker], scan.leases, report, seen.leases):
                 raise StartupError(other_application(worker, report.mld.get("stream", "?"), settings))
         fresh = {one.worker for one in suspects(now.values(), membership, clock.wall(), rules)}
-        before = {one: before[one] for one in fresh if clock.monotonic() < due[one]}
+        watched = fresh | (before.keys() - now.keys())  # a report that is missing from one look proves no death
+        before = {one: before[one] for one in watched if clock.monotonic() < due[one]}
 
 
 def _patience_s(worker: str, leases: Iterable[Lease], settings: Settings) -> float:

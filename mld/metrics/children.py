@@ -49,10 +49,11 @@ class ChildLoads:
 
     def given(self, number: int, records: int, now: float) -> None:
         """Note that records were shared out to a child."""
-        if now - self._window_began >= WINDOW_S:
+        since = now - self._window_began
+        if since >= WINDOW_S:
             self._window_began = now
             for child in self.children:
-                child.before, child.lately = child.lately, 0
+                child.before, child.lately = child.lately if since < 2 * WINDOW_S else 0, 0
         child = self.children[number]
         child.waiting += records
         child.lately += records

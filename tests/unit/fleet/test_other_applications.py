@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mld.core.errors import StartupError
+from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.membership import FleetMembership
 from mld.fleet.other_applications import shows_life, suspects
@@ -56,6 +57,23 @@ async def test_a_dead_worker_of_another_stream_delays_a_start_and_does_not_stop_
     put_report(world, "dead", OTHER)
     second = world.start("b")
     assert await world.until(lambda: len(second.worker.held()) == 2, 90.0) <= 70.0
+
+
+@in_fleet(2, **V3X)
+async def test_a_report_that_is_missing_from_one_look_proves_no_death(
+    world: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    await started(world)
+    await world.running[0].stop()
+    put_report(world, "alive", OTHER)
+    second = world.start("b")
+    await world.until(lambda: "watching whether one lives" in caplog.text)
+    world.dynamo.delete_row(TABLE, "alive")
+    await world.advance(1.5 * settings_of(**V3X).leases.duration_s / RENEWALS_PER_LEASE)
+    put_report(world, "alive", OTHER)
+    with pytest.raises(StartupError, match="worker alive reads stream orders"):
+        async with asyncio.timeout(120.0):
+            await second.task
 
 
 @in_fleet(2, **V3X)

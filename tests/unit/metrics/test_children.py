@@ -46,6 +46,13 @@ def test_what_was_long_ago_does_not_count() -> None:
     assert some.hot_child is None
 
 
+def test_a_pause_ends_both_windows() -> None:
+    some = loads(0, 1000, 0, 0)
+    for number in range(4):
+        some.given(number, 1, 3600.0)
+    assert some.hot_child is None
+
+
 @pytest.mark.parametrize(("behind_s", "words"), [(HOT_CHILD_FROM_S - 1, None), (HOT_CHILD_FROM_S, HOT)])
 def test_it_is_why_a_shard_is_behind(behind_s: float, words: str | None) -> None:
     part = ShardMetrics("shardId-000000000000", 0.0)
