@@ -87,19 +87,25 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     listings = holders * per_holder + (workers - holders) * _pages(0)
     discovery = listings / workers * _listings_per_hour(leases, workers, rates)
     looks = _looks_per_hour(leases, workers, rates)
-    scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_PERIOD_S)
-    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
+    scanning = looks * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
     lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT
     return Units(discovery + scanning + lock_looks, renewals + reports + lock_beats)
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how often an hour workers read the whole table, or all its parts (`mld.fleet.assign.takeover`)."""
+    """Return how often an hour workers read the whole table, or all its parts (`mld.fleet.assign.takeover`).
+
+    Assignment runs use what the failover watcher of their worker reads, and it uses what they and audits read.
+    """
+    runs, audits = _per_hour(rates.assignment_interval_s), _per_hour(AUDIT_PERIOD_S)
     if workers == 1:
-        return _per_hour(max(LONE_LEADER_LOOK_S, ALONE_SHARE * rates.lease_duration_s))
-    watchers = min(WATCHERS, workers)
-    seldom = workers - watchers if part_count(leases) == 1 else workers
-    return watchers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
+        look_s = max(LONE_LEADER_LOOK_S, ALONE_SHARE * rates.lease_duration_s)
+        return audits + runs * math.ceil(rates.assignment_interval_s / look_s)
+    often = min(WATCHERS, workers) * _per_hour(LOOK_PERIOD_S)
+    slowly = _per_hour(slow_period_s(leases, rates.lease_duration_s))
+    if part_count(leases) == 1:
+        return often + (workers - min(WATCHERS, workers)) * slowly + audits
+    return often + workers * slowly + runs + audits
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:

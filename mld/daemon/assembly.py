@@ -21,6 +21,7 @@ from mld.fleet.report.reports import NOTHING
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus, status_of
 from mld.leases.table import StoredTable
+from mld.leases.table_view import TableView
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
@@ -29,7 +30,7 @@ from mld.retrieval.reader import ReaderShares
 from mld.tracking.followed_streams import FollowedStreams
 from mld.tracking.list_follower import ListFollower
 from mld.tracking.list_table import ListTable
-from mld.tracking.stream_rows import VisibleTable
+from mld.tracking.stream_rows import RecentRows, VisibleTable, VisibleViews
 from mld.tracking.stream_set import TrackedStreams
 from mld.tracking.tracked_stream import TrackingNeeds
 
@@ -61,6 +62,8 @@ def assemble(
     metrics = Metrics() if metrics is None else metrics
     metrics.worker.prefetch_limit_bytes = settings.reader.prefetch_bytes_max
     leases = VisibleTable(table) if settings.is_multi_stream else VisibleTable(table, None)
+    views = TableView(table, clock)
+    visible = VisibleViews(views, leases)
     status_of_key = partial(_status_of_shard, metrics, clock)
     keeper = LeaseKeeper(
         leases,
@@ -79,8 +82,10 @@ def assemble(
         service=dynamo,
         table=leases,
         stored=table,
+        views=views,
+        visible=visible,
         keeper=keeper,
-        taker=LeaseTaker(keeper),
+        taker=LeaseTaker(keeper, visible),
         clock=clock,
         rng=_apart(rng),
         detect_load=detect_load,
@@ -93,7 +98,7 @@ def assemble(
     memory = Budget(settings.reader.prefetch_bytes_max)  # one for all streams
     shares = ReaderShares(clock, rng, budget=memory, on_a_beat=polls_on_a_beat)
     opener = StreamOpener(settings, worker_id, ports, shares, clock, prepare)
-    streams = _streams(tracking, leases, opener, dynamo, signals)
+    streams = _streams(tracking, leases, RecentRows(views, clock), opener, dynamo, signals)
     parts = ConsumerParts(
         keeper=keeper,
         host=host,
@@ -115,15 +120,20 @@ def _status_of_shard(metrics: Metrics, clock: Clock, key: str) -> ShardStatus | 
 
 
 def _streams(
-    tracking: TrackingNeeds, leases: VisibleTable, opener: StreamOpener, dynamo: Service, signals: WorkerSignals
+    tracking: TrackingNeeds,
+    leases: VisibleTable,
+    recent: RecentRows,
+    opener: StreamOpener,
+    dynamo: Service,
+    signals: WorkerSignals,
 ) -> TrackedStreams:
     """Return the only stream of the settings, or the streams of a list that may change while the worker runs."""
     settings, ports = tracking.settings, opener.ports
     if not settings.is_multi_stream:
-        return TrackedStreams(tracking, leases, opener.open)
+        return TrackedStreams(tracking, leases, recent, opener.open)
     table = ListTable(dynamo, settings.lease_table.name)
     follower = ListFollower(table, tracking.clock, ports.read_wanted, ports.describe)
-    return FollowedStreams(tracking, leases, opener.open, follower, on_change=signals.changed.set)
+    return FollowedStreams(tracking, leases, recent, opener.open, follower, on_change=signals.changed.set)
 
 
 def _apart(rng: Random) -> Random:

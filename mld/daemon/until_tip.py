@@ -177,10 +177,9 @@ class RunUntilTip:
 
     async def _look(self) -> tuple[float, TableScan]:
         """Read the lease table and note in `_others` who renews; return when the read began, and the rows."""
-        began_at = self._clock.monotonic()
-        scan = await self._worker.table.scan()
-        self._others.looked(scan.leases, self._clock.monotonic())
-        return began_at, scan
+        view = await self._worker.fleet.views.newer_than(self._clock.monotonic())
+        self._others.looked(view.scan.leases, view.ended_at)
+        return view.began_at, view.scan
 
     # --- meanwhile ----------------------------------------------------------------------------------------------------
 

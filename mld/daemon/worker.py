@@ -187,7 +187,7 @@ class Worker:
         await self.fleet.start(scan)
         sync_started_at = self.parts.clock.monotonic()
         if await self.sources.make_leases(scan, leads=self._leads):
-            scan = await self.table.scan()
+            scan = await self._scan()
         scan = self.sources.consumed.visible(scan)
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self.parts.clock.monotonic()
@@ -203,10 +203,13 @@ class Worker:
         try:
             if self._settings.lease_table.point_in_time_recovery:  # switched on for an existing table, too
                 await self.table.ensure()
-            return await self.table.scan()
+            return await self._scan()
         except TableMissingError:
             await self.table.ensure()
             return TableScan()
+
+    async def _scan(self) -> TableScan:
+        return (await self.fleet.views.newer_than(self.parts.clock.monotonic())).scan
 
     async def _leads(self) -> bool:
         """Return whether this worker may fill an empty table.

@@ -2,9 +2,9 @@
 
 Rules: coordination#leaving-workers, leases#release-on-stop, coordination#surplus. Before it stops, the worker reports
 that it leaves. It gives each lease to a living worker as soon as its consumer is done (`GivingAway.leave_to`), instead
-of leaving it to the next assignment run: one scan shows who is there. Workers that leave, are drained or are dead get
-nothing (`FleetMembership`). Because a consumer may take long to end, the receiver's report is read once more before
-each gift. At the end it releases the leases that were assigned to it meanwhile.
+of leaving it to the next assignment run: a view of the table shows who is there. Workers that leave, are
+drained or are dead get nothing (`FleetMembership`). Because a consumer may take long to end, the receiver's report is
+read once more before each gift. At the end it releases the leases that were assigned to it meanwhile.
 
 A worker also gives away what it holds above its limit, which is 0 while an operator drains it, as far as others have
 room. Two workers may have given it leases at once, and a Java leader does not know which workers are drained.
@@ -31,6 +31,7 @@ from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
+from mld.leases.table_view import Views
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +42,12 @@ LAST_LOOK_TIMEOUT_S = 2.0  # what it misses is found by others when it expires; 
 class Departure:
     """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`.
 
-    `table` has the leases that the fleet is to see, `stored` all of them.
+    `table` and `views` have the leases that the fleet is to see, `stored` all of them.
     """
 
     table: LeaseTable
     stored: LeaseTable
+    views: Views
     keeper: LeaseKeeper
     reports: StoredReports
     membership: FleetMembership
@@ -101,7 +103,7 @@ class Departure:
 
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
         """Return who of the others gets these leases, by key. Raises TableError."""
-        scan = await self.table.scan()
+        scan = (await self.views.newer_than(self.clock.monotonic())).scan
         found = await self.reports.beside(scan)
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         return self.membership.receivers(keys, scan.leases, found, now, wall_s, self.leases_max)

@@ -22,6 +22,7 @@ import mld
 from mld.aws.host_reader import HostReader
 from mld.aws.service import Service
 from mld.core.clock import Clock
+from mld.core.periods import LOOK_PERIOD_S
 from mld.core.tasks import OnFailure, Task, TaskList, Until
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
@@ -49,6 +50,7 @@ from mld.leases.lease import ShardStatus
 from mld.leases.rows import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases.table import IndexStatus, LeaseTable, StoredTable, TableScan
 from mld.leases.table_maker import LegacyTable
+from mld.leases.table_view import TableView, Views
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
@@ -71,6 +73,10 @@ class Fleet:
     service: Service
     table: LeaseTable
     stored: StoredTable
+    views: TableView
+    """Of `stored`."""
+    visible: Views
+    """Of `table`."""
     keeper: LeaseKeeper
     taker: LeaseTaker
     clock: Clock
@@ -106,6 +112,7 @@ class Fleet:
         assigning_due = asyncio.Event()
         self.failover_watcher = FailoverWatcher(
             self.table,
+            self.visible,
             self.clock,
             settings,
             self.worker_id,
@@ -118,6 +125,7 @@ class Fleet:
         )
         self._assigner = Assigner(
             self.table,
+            self.visible,
             self.worker_id,
             self.clock,
             self.rng,
@@ -128,12 +136,12 @@ class Fleet:
             on_gave=self.failover_watcher.gave,
             on_assigned=self._discovery.wake,
             due=assigning_due,
-            listeners=(self.failover_watcher.on_loaded,),
             metrics=self.metrics,
         )
         self._departure = Departure(
             self.table,
             self.stored,
+            self.visible,
             self.keeper,
             reports,
             self._membership,
@@ -158,6 +166,7 @@ class Fleet:
         )
         self.on_lost_table: list[Callable[[], None]] = [
             self.keeper.forget_table,
+            self.views.forget,
             self.taker.forget,
             self.failover_watcher.takeover.forget,
             self._assigner.forget,
@@ -251,7 +260,7 @@ class Fleet:
         if self._started:
             return
         await self._migration.start()
-        await refuse_living_others(scan, self.table, self._reports, self._membership, self.clock, self.settings)
+        await refuse_living_others(scan, self.visible, self._reports, self._membership, self.clock, self.settings)
         place = self._migration.routes.report_place
         if self._reporter is None and place is not None:
             self._reporter = await self._new_reporter(place)
@@ -337,6 +346,7 @@ class Fleet:
         if self._reporter is not None:
             await self._reporter.close()
         await self._tasks.end(Until.CLOSED)
+        self.views.close()
         await (self._resigning or self.leader.close())
 
     async def abort(self) -> None:
@@ -345,6 +355,7 @@ class Fleet:
         self.leader.abandon()
         self._child_adopter.abandon()
         self._departure.abandon()
+        self.views.close()
         if self._resigning is not None:
             self._resigning.cancel()
         await self._tasks.end(Until.CLOSED)
@@ -376,7 +387,7 @@ class Fleet:
     async def _view(self, reports: StoredReports) -> FleetView:
         """Read what the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
         index = await self._index.status()
-        scan = await self.table.scan()
+        scan = (await self.visible.newer_than(self.clock.monotonic() - LOOK_PERIOD_S)).scan
         now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * self.settings.fleet.report_period_s
         reporting = frozenset(
             report.worker
@@ -386,7 +397,7 @@ class Fleet:
         return FleetView(index is IndexStatus.ACTIVE, {lease.key: lease.owner for lease in scan.leases}, reporting)
 
     async def _owners(self) -> set[str]:
-        scan = await self.table.scan()
+        scan = (await self.visible.newer_than(self.clock.monotonic())).scan
         return {lease.owner for lease in scan.leases if lease.owner is not None}
 
     async def _new_reporter(self, place: Place) -> Reporter:

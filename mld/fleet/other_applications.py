@@ -16,7 +16,8 @@ from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules, WorkerReport, newest_of_each, sort_out
 from mld.fleet.report.reports_table import StoredReports
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import TableScan
+from mld.leases.table_view import Views
 from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, le
 
 async def refuse_living_others(
     scan: TableScan,
-    table: LeaseTable,
+    views: Views,
     stored: StoredReports,
     membership: FleetMembership,
     clock: Clock,
@@ -79,7 +80,7 @@ async def refuse_living_others(
     due = {worker: clock.monotonic() + _patience_s(worker, scan.leases, settings) for worker in before}
     while before:
         await clock.sleep(settings.leases.duration_s / RENEWALS_PER_LEASE)
-        seen = await table.scan()
+        seen = (await views.newer_than(clock.monotonic())).scan
         now = {one.worker: one for one in newest_of_each(await stored.beside(seen)) if one.worker in before}
         for worker, report in now.items():
             if shows_life(before[worker], scan.leases, report, seen.leases):

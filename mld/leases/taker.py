@@ -24,6 +24,7 @@ from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import Refusal, TableScan
+from mld.leases.table_view import Views
 from mld.leases.take_plan import Choice, SeenCounters, TakePlan, decide, observe
 from mld.leases.validity import may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
@@ -78,6 +79,7 @@ class LeaseTaker:
     """Takes leases once in two lease durations, earlier when woken, for its `keeper`."""
 
     keeper: LeaseKeeper
+    views: Views
 
     def __post_init__(self) -> None:
         self.table, self.clock, self.rng = self.keeper.table, self.keeper.clock, self.keeper.rng
@@ -142,7 +144,7 @@ class LeaseTaker:
     async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
         if scan is None:
             with self._takes.list_leases.timed(self.clock.monotonic):
-                scan = await self.table.scan()
+                scan = (await self.views.newer_than(self.clock.monotonic())).scan
         now = self.clock.monotonic()
         self._passes += 1
         observe(self._seen, scan.leases, now)

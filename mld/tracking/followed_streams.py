@@ -107,7 +107,7 @@ class FollowedStreams(TrackedStreams):
             try:
                 leads = await self.needs.fleet.leader.is_leader()
                 is_asked = leads or self._unknown or not self.follower.is_complete
-                in_table = (await self._scans.rows()).streams if is_asked else frozenset()
+                in_table = (await self.recent.by_stream()).streams if is_asked else frozenset()
                 streams = await self.follower.step(in_table, leads=leads)
                 await self._apply(streams)
                 if leads:
@@ -167,14 +167,14 @@ class FollowedStreams(TrackedStreams):
         )
         if not due:
             return
-        rows = await self._scans.rows()
-        leases, read_at = rows.scan.leases, rows.began_at
+        view = await self.recent.view()
+        leases = view.scan.leases
         doomed = [lease for lease in leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
-        self._doomed.saw_all({lease.key: lease.counter for lease in doomed}, read_at)
+        self._doomed.saw_all({lease.key: lease.counter for lease in doomed}, view.ended_at)
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return
-            is_still = self._doomed.is_still(lease.key, read_at, self.needs.settings.leases.duration_s)
+            is_still = self._doomed.is_still(lease.key, view.began_at, self.needs.settings.leases.duration_s)
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra=about("lease_deleted", lease.key))
         if gone := due - {lease.stream for lease in leases}:

@@ -1,8 +1,8 @@
 """The rows of each stream in a table that has several, and the table as the fleet sees it.
 
 Rules: shards#several-streams. In `StreamRows` a lease's `key` is the shard's own name, and no row of another stream
-exists; a scan of the whole table serves all streams that ask at about the same time. `VisibleTable` hides the leases of
-streams that nobody is to consume.
+exists; one view of the whole table serves all streams that ask at about the same time. `VisibleTable` and
+`VisibleViews` hide the leases of streams that nobody is to consume.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from mld.core.stream_ids import StreamId, key_of, parse_stream_id, stream_of_key
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
+from mld.leases.table_view import SeenTable, Views
 
-SCAN_VALID_S = 5.0
-"""How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
+VIEW_VALID_S = 5.0
+"""How old a view may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
 ROWS_PER_TURN = 500
 
 
@@ -27,10 +28,6 @@ class SortedRows:
     """The leases of a table by stream; None is the stream of rows that name none."""
 
     of: Mapping[str | None, TableScan] = field(default_factory=dict)
-    scan: TableScan = field(default_factory=TableScan)
-    """The whole table as it was read."""
-    began_at: float = 0.0
-    """When the read began, in monotonic seconds."""
 
     @property
     def streams(self) -> frozenset[StreamId]:
@@ -43,7 +40,7 @@ class SortedRows:
         return self.of.get(stream, TableScan())
 
 
-async def sorted_by_stream(scan: TableScan, began_at: float = 0.0) -> SortedRows:
+async def sorted_by_stream(scan: TableScan) -> SortedRows:
     """Return the leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
     leases: dict[str | None, list[Lease]] = {}
     corrupt: dict[str | None, list[tuple[str, str]]] = {}
@@ -59,9 +56,7 @@ async def sorted_by_stream(scan: TableScan, began_at: float = 0.0) -> SortedRows
         {
             stream: TableScan(tuple(leases.get(stream, ())), tuple(corrupt.get(stream, ())))
             for stream in leases.keys() | corrupt.keys()
-        },
-        scan,
-        began_at,
+        }
     )
 
 
@@ -70,22 +65,41 @@ def within_stream(lease: Lease) -> Lease:
     return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
 
 
-class SharedScan:
-    """One scan of the table for all who need one within a few seconds."""
+class RecentRows:
+    """The rows of the table as a view of the last few seconds shows them, sorted by stream once for all who ask."""
 
-    def __init__(self, table: LeaseTable, clock: Clock) -> None:
-        self._table = table
+    def __init__(self, views: Views, clock: Clock) -> None:
+        self.views = views
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._rows: SortedRows | None = None
+        self._sorted: tuple[SeenTable, SortedRows] | None = None
 
-    async def rows(self) -> SortedRows:
-        """Return rows that are at most `SCAN_VALID_S` old. Raises `errors.TableError`."""
+    async def view(self) -> SeenTable:
+        """Return a view that is at most `VIEW_VALID_S` old. Raises `errors.TableError`."""
+        return await self.views.newer_than(self._clock.monotonic() - VIEW_VALID_S)
+
+    async def by_stream(self) -> SortedRows:
+        """Return the rows of such a view. Raises `errors.TableError`."""
         async with self._lock:
-            now = self._clock.monotonic()
-            if self._rows is None or now - self._rows.began_at > SCAN_VALID_S:
-                self._rows = await sorted_by_stream(await self._table.scan(), now)
-            return self._rows
+            view = await self.view()
+            if self._sorted is None or self._sorted[0] is not view:
+                self._sorted = view, await sorted_by_stream(view.scan)
+            return self._sorted[1]
+
+
+@dataclass(eq=False)
+class AllRows:
+    """Implements `shards.shard_rows.ShardRows` for the only stream of a table. Each scan shows the rows as of now."""
+
+    table: LeaseTable
+    views: Views
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self.get, self.apply = self.table.get, self.table.apply
+
+    async def scan(self) -> TableScan:
+        return (await self.views.newer_than(self.clock.monotonic())).scan
 
 
 @dataclass(eq=False)
@@ -94,10 +108,10 @@ class StreamRows:
 
     table: LeaseTable
     stream: str
-    scans: SharedScan
+    recent: RecentRows
 
     async def scan(self) -> TableScan:
-        return (await self.scans.rows()).of_stream(self.stream)
+        return (await self.recent.by_stream()).of_stream(self.stream)
 
     async def get(self, key: str) -> Lease | None:
         lease = await self.table.get(key_of(self.stream, key))
@@ -123,3 +137,27 @@ class VisibleTable:
     def visible(self, scan: TableScan) -> TableScan:
         """Return the scan without the leases of other streams."""
         return replace(scan, leases=tuple(lease for lease in scan.leases if lease.stream in self.streams))
+
+
+class VisibleViews:
+    """Views of the leases that a `VisibleTable` shows. Implements `leases.table_view.Views`."""
+
+    def __init__(self, views: Views, table: VisibleTable) -> None:
+        self._views = views
+        self._table = table
+        self._filtered: tuple[SeenTable, frozenset[str | None], SeenTable] | None = None
+        self.wake = views.wake
+
+    @property
+    def newest(self) -> SeenTable | None:
+        newest = self._views.newest
+        return None if newest is None else self._visible(newest)
+
+    async def newer_than(self, at: float) -> SeenTable:
+        return self._visible(await self._views.newer_than(at))
+
+    def _visible(self, view: SeenTable) -> SeenTable:
+        """Return the view without other streams' leases, filtered once for all who ask."""
+        if self._filtered is None or self._filtered[:2] != (view, self._table.streams):
+            self._filtered = view, self._table.streams, replace(view, scan=self._table.visible(view.scan))
+        return self._filtered[2]

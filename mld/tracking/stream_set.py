@@ -24,7 +24,7 @@ from mld.shards.shard_rows import ShardRows
 from mld.shards.stream_leases import StreamLeases
 from mld.shards.sync import SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_rows import SharedScan, StreamRows, VisibleTable, within_stream
+from mld.tracking.stream_rows import AllRows, RecentRows, StreamRows, VisibleTable, within_stream
 from mld.tracking.tracked_stream import OpenedStream, Standing, TrackedStream, TrackingNeeds
 
 log = logging.getLogger(__name__)
@@ -59,11 +59,11 @@ class TrackedStreams:
 
     needs: TrackingNeeds
     consumed: VisibleTable
+    recent: RecentRows
     open_stream: OpenStream
 
     def __post_init__(self) -> None:
         self.table = self.consumed.stored
-        self._scans = SharedScan(self.table, self.needs.clock)
         self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
         self._sync_due: set[str | None] = set()
         self._has_sync_due = asyncio.Event()
@@ -196,7 +196,9 @@ class TrackedStreams:
         return TrackedStream(self.needs, opened, leases, self._note_sync_due)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
-        return self.table if stream is None else StreamRows(self.table, stream, self._scans)
+        if stream is None:
+            return AllRows(self.table, self.recent.views, self.needs.clock)
+        return StreamRows(self.table, stream, self.recent)
 
     # --- rows that are missing ----------------------------------------------------------------------------------------
 

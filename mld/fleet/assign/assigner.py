@@ -21,15 +21,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from mld.core.clock import Clock, millis_since
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
+from mld.core.periods import LOOK_PERIOD_S
 from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.fleet.assign.assignment import Plan, decide, shuffling
@@ -44,6 +47,7 @@ from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.fleet.report.reports_table import StoredReports
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
+from mld.leases.table_view import Views
 from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
@@ -63,6 +67,7 @@ class Assigner:
     """Gives leases to workers while this worker leads."""
 
     table: LeaseTable
+    views: Views
     worker_id: str
     clock: Clock
     rng: random.Random
@@ -76,8 +81,6 @@ class Assigner:
     on_assigned: OnAssigned
     due: asyncio.Event
     """Set by whoever wants a run now."""
-    listeners: Sequence[Callable[[FleetSnapshot], None]] = ()
-    """Hear what each run has read."""
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -90,6 +93,8 @@ class Assigner:
         self._table_seen = self.metrics.worker.table
         self._counts = self.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()
+        self._wrote_at = -math.inf
+        """When the writes of the last run ended: no view that is older shows what became of them."""
         self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
         self._known_off: frozenset[str] = frozenset()
@@ -186,9 +191,10 @@ class Assigner:
     async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):
-            read_from, scan = await self._load(self.table.scan)
-            _, legacy = await self._load(self.stored_reports.legacy)
-        await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
+            view = await self._load(partial(self.views.newer_than, self._oldest(early=early)))
+            legacy = await self._load(self.stored_reports.legacy)
+        scan = view.scan
+        await in_turns(self._observations.scanned(scan.leases, view.ended_at), self.clock)
         found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)
         sorted_out = self.membership.saw_run(everything, self.clock.monotonic(), self.clock.wall())
@@ -196,10 +202,8 @@ class Assigner:
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
         self._table_seen.corrupt_rows, self._table_seen.lease_counts = scan.corrupt, scan.lease_counts
-        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)
+        expired = await in_turns(expired_keys(self._observations, scan.leases, view.began_at), self.clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
-        for listener in self.listeners:
-            listener(seen)
         active = self._assignable(sorted_out.active)
         if all(report.worker != self.worker_id for report in everything) or not active:
             # That we live is known before our first report is seen.
@@ -209,7 +213,7 @@ class Assigner:
         balance = leadership.balances(present, self.settings.fleet.balance_every, early=early)
         balancing = self._counts.balance.timed(self.clock.monotonic) if balance else nullcontext()
         with self._counts.assign.timed(self.clock.monotonic), balancing:  # it does both in one
-            plan = await self._decide(scan.leases, active, read_from, balance=balance)
+            plan = await self._decide(scan.leases, active, view.began_at, balance=balance)
         if len(active) == 1:
             plan = self._held_back(leadership, plan, active[0].worker, seen)
         if not await self.leader.is_leader():
@@ -219,7 +223,10 @@ class Assigner:
 
         self._count_plan(plan, balance=balance)
         began_at = self.clock.monotonic()
-        written = await self._writer.write(plan.moves)
+        try:
+            written = await self._writer.write(plan.moves)
+        finally:
+            self._wrote_at = self.clock.monotonic()
         self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
         if any(lease.owner != self.worker_id for lease in written.done.values()):
@@ -231,15 +238,20 @@ class Assigner:
             raise written.errors[0]
         return report
 
-    async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
-        """Return (when the successful read began, what it read). The second failure in a row is raised."""
+    def _oldest(self, *, early: bool) -> float:
+        """Return the time after which the view of a run must begin (coordination#assignment-runs)."""
+        now = self.clock.monotonic()
+        return now if early else max(now - LOOK_PERIOD_S, self._wrote_at)
+
+    async def _load(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what `read` does. The second failure in a row is raised."""
         doing = "loading what is assigned"
         try:
-            return self.clock.monotonic(), await contained(read(), doing)
+            return await contained(read(), doing)
         except MldError as error:
             log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
         await self.clock.sleep(LOAD_RETRY_S)
-        return self.clock.monotonic(), await contained(read(), doing)
+        return await contained(read(), doing)
 
     def _assignable(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
         assignable, standing_still = self.membership.assignable(active, self.clock.monotonic())

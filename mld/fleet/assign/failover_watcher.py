@@ -6,7 +6,9 @@ says nothing about anybody; if the last one that succeeded is too old, nothing i
 Looks begin at multiples of their period by the wall clock, so that the watchers of a fleet see the same at the same
 time and deal alike; clocks that disagree cost second chances and nothing else.
 
-What a look shows is of use to others as well: discovery hears of the leases that are ours, the leader of free ones.
+A look at everything is a view of the table (`TableView`). A view that another part of this worker has asked for, for
+example the assigner, counts as a look. What a look shows is of use to others as well: discovery hears of the leases
+that are ours, the leader of free ones.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ from mld.fleet.leader.decider import LeaderDecider
 from mld.fleet.membership import FleetMembership
 from mld.fleet.other_applications import other_application
 from mld.fleet.report import reports
-from mld.fleet.report.reports import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.fleet.report.reports_table import StoredReports
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table_view import SeenTable, Views
 from mld.leases.taker import RoomWatch
 from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
@@ -60,6 +63,7 @@ class FailoverWatcher:
     """Looks and takes until cancelled."""
 
     table: LeaseTable
+    views: Views
     clock: Clock
     settings: Settings
     worker_id: str
@@ -94,11 +98,13 @@ class FailoverWatcher:
         self._looked_at = -math.inf
         self._began_at = math.inf
         self._free: set[str] = set()
+        self._is_asked = False
         self._woken = asyncio.Event()
+        self.views.wake(self._woken)
 
     def wake(self) -> None:
         """Look at everything now: somebody has come."""
-        self._whole_at = -math.inf
+        self._is_asked = True
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
@@ -115,11 +121,6 @@ class FailoverWatcher:
         if was_alone:
             self.wake()
 
-    def on_loaded(self, seen: FleetSnapshot) -> None:
-        """Hear what the assigner has read, perhaps the report of the first worker to come beside us."""
-        if self.membership.is_alone and any(report.worker != self._me for report in seen.reports):
-            self.wake()
-
     async def run(self) -> None:
         """Look and take until cancelled."""
         try:
@@ -129,38 +130,52 @@ class FailoverWatcher:
 
     async def _look_forever(self) -> None:
         failures, self._began_at = 0, self.clock.monotonic()
+        again_at = -math.inf
         while True:
             self._woken.clear()
+            asked, self._is_asked = self._is_asked, False
             try:
-                await self._look()
+                if asked or self.clock.monotonic() >= again_at:
+                    await self._look(at_all=asked)
+                    failures, again_at = 0, self._next_look_at()
+                elif self._has_news:
+                    await self._see_news()
+                    again_at = self._next_look_at() if self._leads_alone else min(again_at, self._next_look_at())
             except Exception as error:
                 failure = survived(error, "looking at the leases")
                 log.debug("cannot look at the leases: %s", failure, extra={"action": "look_failed"})
                 again_at = self.clock.monotonic() + min(RETRY_S * 2**failures, LOOK_PERIOD_S)
                 failures = min(failures + 1, RETRIES_GROWING)
-            else:
-                failures = 0
-                again_at = self._next_look_at()
             await self._take_until(again_at)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _look(self, *, at_all: bool) -> None:
         """Look at everything if it is time for that, else at the parts that are ours to look at."""
         parts, of = self.takeover.my_parts(), self.takeover.part_count
         is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
-        if of == 1 or not parts or is_due:
-            await self._look_at_all()
+        if at_all or of == 1 or not parts or is_due:
+            await self._read_legacy_if_due()
+            await self._see(await self.views.newer_than(self.clock.monotonic()))
         else:
             await asyncio.gather(*(self._look_at_part(part, of) for part in parts))
         self._looked_at = self.clock.monotonic()
 
-    async def _look_at_all(self) -> None:
-        if self.clock.monotonic() >= self._legacy_due_at:
-            await self._read_legacy()
-        began_at = self.clock.monotonic()
-        scan = await self.table.scan()
-        now = self.clock.monotonic()
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is a view that another part has asked for, and that is newer than our last look."""
+        return self.views.newest is not None and self.views.newest.began_at > self._whole_at
+
+    async def _see_news(self) -> None:
+        await self._read_legacy_if_due()
+        newest = self.views.newest
+        if newest is not None:
+            await self._see(newest)
+            self._looked_at = newest.ended_at
+
+    async def _see(self, view: SeenTable) -> None:
+        """Take note of everything that a view shows."""
+        scan, now = view.scan, view.ended_at
         read = await in_turns(reports_among(scan.others))
         found = read.reports
         self.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
@@ -170,7 +185,7 @@ class FailoverWatcher:
         self._tell_of_neighbours(everybody)
         await in_turns(self.takeover.saw_all(scan.leases, everybody, now))
         self._tell_of_strangers()
-        self._whole_at = began_at
+        self._whole_at = view.began_at
         self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
@@ -207,9 +222,9 @@ class FailoverWatcher:
                 "lease %s goes to %s, which has none: no leader lives", move.lease.key, move.to_worker, extra=fields
             )
 
-    async def _read_legacy(self) -> None:
+    async def _read_legacy_if_due(self) -> None:
         """Read who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
-        if not self._reading.is_busy:
+        if self.clock.monotonic() >= self._legacy_due_at and not self._reading.is_busy:
             self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
             reading = self._reading.spawn(self._read_legacy_once())
             await asyncio.wait({reading}, timeout=LEGACY_WAIT_S)
@@ -246,7 +261,7 @@ class FailoverWatcher:
         elif (
             self._leads_alone and self.clock.monotonic() - self._began_at > LONE_LEADER_LOOK_S
         ):  # else others start, too
-            period_s = max(LONE_LEADER_LOOK_S, period_s)
+            return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # there is nobody to look together with
         wait_s = period_s - self.clock.wall() % period_s
         # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.
         return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)

@@ -81,8 +81,8 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "the sync of a stream sees the rows of all streams as its own",
         (
             "tracking.stream_rows",
-            "        return (await self.scans.rows()).of_stream(self.stream)\n",
-            "        rows = (await self.scans.rows()).of\n"
+            "        return (await self.recent.by_stream()).of_stream(self.stream)\n",
+            "        rows = (await self.recent.by_stream()).of\n"
             "        return TableScan(tuple(lease for scan in rows.values() for lease in scan.leases))\n",
         ),
     ),

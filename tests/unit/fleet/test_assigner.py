@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mld.core.clock import LoopClock
+from mld.core.periods import LOOK_PERIOD_S
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import HOLD_OFF_JITTER_S, HOLD_OFF_S, Assigner
@@ -23,11 +24,12 @@ from mld.fleet.assign.fleet_load import Why
 from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S
 from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.report.reports import FleetSnapshot, WorkerReport
+from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite
+from mld.leases.table_view import TableView
 from mld.properties.values import AssignmentStrategy
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
@@ -65,7 +67,6 @@ class Leader:
 
 @dataclass
 class Heard:
-    loaded: list[FleetSnapshot]
     assigned: list[tuple[str, ...]]
     stale: list[str]
     legacy: Sequence[WorkerReport] = ()
@@ -78,15 +79,17 @@ class Bed:
     def __init__(self, dynamo: MemoryDynamo, **settings: Any) -> None:
         self.dynamo = dynamo
         self.leader = Leader()
-        self.heard = Heard([], [], [])
+        self.heard = Heard([], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
         self.settings = rules(**settings)
         self.membership = FleetMembership("me", self.settings)
+        self.views = TableView(self.table, CLOCK)
         self.assigner = self.assigner_of(self.table)
 
     def assigner_of(self, table: Any) -> Assigner:
         return Assigner(
             table,
+            self.views,
             "me",
             CLOCK,
             random.Random(1),
@@ -97,7 +100,6 @@ class Bed:
             on_gave=self.gave,
             on_assigned=self.heard.assigned.append,
             due=asyncio.Event(),
-            listeners=(self.on_loaded,),
         )
 
     async def legacy(self) -> Sequence[WorkerReport]:
@@ -105,9 +107,6 @@ class Bed:
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         self.heard.stale += [report.worker for report in stale]
-
-    def on_loaded(self, seen: FleetSnapshot) -> None:
-        self.heard.loaded.append(seen)
 
     def gave(self) -> None:
         self.heard.gave += 1
@@ -203,7 +202,6 @@ async def test_a_dead_worker_s_lease_goes_in_the_second_run_after_its_last_renew
         await it.renew("s2")
         await CLOCK.sleep(20.0)
     assert owners == [{"s1": "dead", "s2": "me"}, {"s1": "me", "s2": "me"}]
-    assert [set(loaded.expired) for loaded in it.heard.loaded] == [set(), {"s1"}]
     assert attribute(it.dynamo, "s1", "checkpointOwner") is None
 
 
@@ -391,7 +389,39 @@ async def test_each_load_is_tried_twice() -> None:
 
 
 @virtual
-async def test_reports_of_both_tables_count_once_and_what_was_loaded_is_told() -> None:
+async def test_a_run_on_schedule_decides_by_a_view_that_was_just_read_and_one_that_was_asked_for_reads_anew() -> None:
+    it = await bed()
+    it.report("me")
+    running = asyncio.create_task(it.assigner.run())
+    await CLOCK.sleep(it.settings.fleet.assignment_interval_s - LOOK_PERIOD_S / 2)
+    await it.leases({"s1": None})
+    await it.views.newer_than(CLOCK.monotonic())
+    it.dynamo.calls.clear()
+    await CLOCK.sleep(LOOK_PERIOD_S)
+    assert it.owners(["s1"]) == {"s1": "me"}
+    assert ("me", "Scan") not in it.dynamo.calls
+    await it.leases({"s2": None})
+    it.assigner.wake()
+    await CLOCK.sleep(LOOK_PERIOD_S)
+    assert it.owners(["s2"]) == {"s2": "me"}, "no older view shows what made somebody ask"
+    running.cancel()
+
+
+@virtual
+async def test_a_run_on_schedule_does_not_decide_by_a_view_from_before_the_last_writes() -> None:
+    it = await bed()
+    it.report("me")
+    await it.assigner.run_once()
+    await it.leases({"s1": None})
+    await it.views.newer_than(CLOCK.monotonic())
+    await it.assigner.run_once(early=True)
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert (report.moved, report.refused) == (0, 0), "the lease is not given away as it was before"
+
+
+@virtual
+async def test_reports_of_both_tables_count_once() -> None:
     it = await bed()
     it.report("me")
     old = reports.own_report("java", {}, CLOCK.wall() - 70, "")
@@ -402,9 +432,6 @@ async def test_reports_of_both_tables_count_once_and_what_was_loaded_is_told() -
     report = await it.assigner.run_once()
     assert report is not None
     assert report.plan.workers == 2
-    (loaded,) = it.heard.loaded
-    assert sorted(one.worker for one in loaded.reports) == ["java", "java", "me"]
-    assert {lease.key for lease in loaded.leases} == {"s1", "s2"} == loaded.expired
 
 
 @virtual

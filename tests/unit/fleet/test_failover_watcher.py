@@ -20,6 +20,7 @@ from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.table_view import TableView
 from mld.properties.settings import Settings
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
@@ -60,6 +61,7 @@ class Worker:
         self.name = name
         self.bed = bed
         self.table = DynamoLeaseTable(bed.dynamo.client(name), CLOCK, table_name=TABLE)
+        self.views = TableView(self.table, CLOCK)
         self.assigned: list[str] = []
         self.deleted: list[str] = []
         self.looked = 0
@@ -67,6 +69,7 @@ class Worker:
         self.assigning_due = CountedEvent()
         self.failover_watcher = FailoverWatcher(
             self.table,
+            self.views,
             clock,
             settings,
             name,
@@ -376,6 +379,35 @@ async def test_who_leads_alone_looks_as_seldom_as_room_needs_it(bed: Bed) -> Non
         looked = worker.looked
         await CLOCK.sleep(300)
         assert worker.looked == looked + looks
+
+
+@story
+async def test_a_view_that_another_part_has_asked_for_counts_as_a_look(bed: Bed) -> None:
+    await bed.leases(s1="a")
+    worker = Worker(bed, "a")
+    await CLOCK.sleep(60)
+    since, looked = CLOCK.monotonic(), worker.looked
+    for _ in range(15):  # as the assigner does
+        await CLOCK.sleep(20)
+        await worker.views.newer_than(CLOCK.monotonic())
+    await CLOCK.sleep(1)
+    assert worker.looked == looked + 15 + 1
+    assert len(bed.scans("a", since)) == 15 + 1, "only the first of them came before it was time for a look of its own"
+
+
+@story
+async def test_who_is_alone_notices_in_the_view_of_another_part_that_somebody_has_come(bed: Bed) -> None:
+    await bed.leases(s1="a")
+    worker = Worker(bed, "a")
+    await CLOCK.sleep(70)
+    assert worker.failover_watcher.membership.is_alone
+    bed.report("b")
+    await worker.views.newer_than(CLOCK.monotonic())
+    await CLOCK.sleep(LOOK_PERIOD_S)
+    assert not worker.failover_watcher.membership.is_alone
+    since = CLOCK.monotonic()
+    await CLOCK.sleep(10 * LOOK_PERIOD_S)
+    assert len(bed.scans("a", since)) >= 9, "there is somebody to look at now"
 
 
 @story

@@ -16,6 +16,7 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
+from mld.leases.table_view import TableView
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeldLease
 from tests.support.settings import defaults, rules
@@ -56,7 +57,7 @@ class Worker:
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,
         )
-        self.taker = LeaseTaker(self.keeper)
+        self.taker = LeaseTaker(self.keeper, TableView(self.keeper.table, self.keeper.clock))
 
     def _changed(self) -> None:
         self.changes += 1
