@@ -1,7 +1,8 @@
-"""Refuses to start in a lease table that another application uses (coordination#other-applications).
+"""`refuse_living_others`: refuses to start if another application uses the lease table
+(coordination#other-applications).
 
-The reports tell: each has the stream that its worker reads, where that is one. A report alone is no proof, because its
-worker may be dead. So it is watched until the worker renews one of its leases or reports anew, and only that refuses.
+The reports show it: each has the stream that its worker reads, if that is only one. A report alone is no proof, because
+its worker may be dead. So the worker is watched, and the start is refused only if it renews a lease or reports again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from mld.properties.settings import Settings
 log = logging.getLogger(__name__)
 
 PATIENCE_LEASES = 1.5
-"""How long an owner of leases is watched, in lease durations: it renews three times in one."""
+"""How long an owner of leases is watched, in lease durations; a living one renews three times in each."""
 
 
 def other_application(worker: str, stream: str, settings: Settings) -> str:
-    """Return what is wrong when a worker of another application lives in our table, with the remedy."""
+    """Return the error and its remedy for a living worker of another application in our table."""
     return (
         f"applicationName: worker {worker} reads stream {stream} with the lease table {settings.lease_table.name} that "
         f"this file names for stream {settings.stream_name}; two applications cannot share a table. Set another "
@@ -38,13 +39,16 @@ def other_application(worker: str, stream: str, settings: Settings) -> str:
 def suspects(
     found: Iterable[WorkerReport], membership: FleetMembership, wall_s: float, rules: ReportRules
 ) -> tuple[WorkerReport, ...]:
-    """Return the reports of other applications that are fresh enough to be of living workers."""
+    """Return the reports of other applications' workers that are recent, so that their workers may live."""
     everybody = sort_out(found, wall_s, rules)
     return tuple(one for one in (*everybody.active, *everybody.failing) if membership.is_stranger(one))
 
 
 def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, leases: Sequence[Lease]) -> bool:
-    """Return whether a worker has reported, or written one of its leases, between two looks at all rows."""
+    """Return whether a worker has reported, or written one of its leases, between two reads of the table.
+
+    `before` and `now` are its reports, `was` and `leases` all leases of the two reads.
+    """
 
     def news(lease: Lease) -> object:
         return lease.counter, lease.heartbeat, lease.status
@@ -91,7 +95,7 @@ async def refuse_living_others(
 
 
 def _patience_s(worker: str, leases: Iterable[Lease], settings: Settings) -> float:
-    """Return how long a worker may stand still before it counts as dead: by its leases, or else by its reports."""
+    """Return how long a worker is watched before it counts as dead: by its leases, or if it has none by its reports."""
     if any(lease.actual_owner == worker for lease in leases):
         return PATIENCE_LEASES * settings.leases.duration_s
     return EXPIRED_AFTER_PERIODS * settings.fleet.report_period_s

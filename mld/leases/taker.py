@@ -1,11 +1,11 @@
-"""`LeaseTaker`: finds leases this worker should hold, takes them, hands them to the keeper.
+"""`LeaseTaker`: takes the leases that this worker should have in the modes of 2.x, and has the keeper hold them.
 
-Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases: each lease is held as
-soon as it is taken, one failure does not touch the others, a steal re-checks row and victim, starts are spread. What to
-take is decided in `take_plan`.
+Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases. Each lease is held as
+soon as it is taken, and one failure does not affect the others. Before a steal, row and victim are read again. The
+first passes of workers are spread. `take_plan` decides which leases to take.
 
-A take whose outcome stayed unknown may have made us the owner of a row that nobody renews. Its counter is remembered,
-and the next pass resumes such a row instead of waiting for it to expire.
+If the outcome of a take stays unknown, it may have made us the owner of a row that nobody renews. So the row's counter
+is remembered, and the next pass resumes such a row instead of waiting until it expires.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from mld.metrics.worker import LeaseMove
 
 log = logging.getLogger(__name__)
 
-START_JITTER_S = 0.5  # keeps workers that start together from scanning together, and is short beside their start
-FAILED_PASS_RETRY_S = 1.0  # doubling up to the period: a scan that failed must not cost a dead worker's shards 20 s
+START_JITTER_S = 0.5  # so that workers that start together do not scan together; short compared with their start
+FAILED_PASS_RETRY_S = 1.0  # doubles up to the period, so that a failed scan does not delay take-overs by a whole period
 TAKES_CONCURRENT_MAX = 10
 TAKE_ATTEMPTS_MAX = 3
 REFUSED_IN_A_ROW_MAX = 20
-"""A pass ends after that many takes refused in a row: others go through the same leases and are ahead of us, and a
-refused write costs as much as another. Where a tenth is still free, one in eight gives up; then the others find it."""
+"""A pass ends after this many consecutive refusals: others are taking the same leases and are ahead of us, and a
+refused write costs as much as any. If a tenth of the leases is still free, one pass in eight ends too early by this;
+then other workers take these leases."""
 
-NO_ROOM_PATIENCE_S = 60.0  # others may have room and take it, or a worker may be starting
-NAMED_MAX = 5  # shards in a line of the log
+NO_ROOM_PATIENCE_S = 60.0  # meanwhile another worker may take the leases, or may be starting
+NAMED_MAX = 5  # shards named in a line of the log
 
 
 class RoomWatch:
-    """Reports open leases that stay without a worker because this one is full, and nobody else takes them."""
+    """Reports leases of open shards that no worker takes: this one has no room, and no other has taken them."""
 
     def __init__(self, leases_max: int, metrics: Metrics) -> None:
         self._leases_max = leases_max
@@ -54,7 +55,7 @@ class RoomWatch:
         self._reported: set[str] = set()
 
     def saw(self, left: Collection[str], now: float) -> None:
-        """Take note of the leases that a look which ended at `now` left to others, because this worker has no room."""
+        """Note the leases that this worker has left to others at `now`, because it has no room."""
         self._since = {key: self._since.get(key, now) for key in left}
         unread = {key for key, since in self._since.items() if now - since >= NO_ROOM_PATIENCE_S}
         self._table.without_room = len(unread)
@@ -76,7 +77,7 @@ class RoomWatch:
 
 @dataclass(eq=False)
 class LeaseTaker:
-    """Takes leases once in two lease durations, earlier when woken, for its `keeper`."""
+    """Takes leases for its `keeper`, once in two lease durations, and earlier when woken."""
 
     keeper: LeaseKeeper
     views: Views
@@ -102,19 +103,17 @@ class LeaseTaker:
         self._woken.set()
 
     def forget(self) -> None:
-        """Forget what was seen of a table that is gone."""
+        """Forget the leases of a table that is gone."""
         self._seen.forget_all()
         self._unknown_takes.clear()
 
     def ended(self, worker: str, until: float) -> None:
-        """Take the leases of a worker whose process is dead, and none of whose name runs before `until`, for
-        expired.
-        """
+        """Treat the leases of `worker` as expired: its process is dead, and no process has its name before `until`."""
         self._ended[worker] = until
         self.wake()
 
     async def run(self) -> None:
-        """Take for ever. A failed pass is logged and made up for by the next one."""
+        """Take leases until cancelled. After a failed pass, which is logged, the next one comes sooner."""
         if self._passes:  # the start made a pass already: spread the later ones over the period
             first_delay_s = self.rng.uniform(self._period_s / 2, self._period_s)
         else:
@@ -133,9 +132,9 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """Make one pass; return the keys of the leases taken. A `scan` just made elsewhere saves one here.
+        """Make one pass; return the keys of the leases taken. `scan`: a scan just made elsewhere, to be used here.
 
-        Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
+        Raises TableError if the table cannot be scanned. Leases that cannot be taken are logged.
         """
         async with self._pass_lock:
             with self._takes.all.timed(self.clock.monotonic):
@@ -184,7 +183,9 @@ class LeaseTaker:
             table.workers, table.unassigned = plan.workers, plan.available
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
-        """Hold what an earlier take has made ours after all; remember those that may still arrive."""
+        """Resume leases that an earlier take of unknown outcome has made ours. Go on remembering takes that may yet be
+        applied.
+        """
         by_key = {lease.key: lease for lease in leases if lease.key in self._unknown_takes}
         ours = [
             lease
@@ -199,10 +200,10 @@ class LeaseTaker:
         await self.keeper.resumer.reacquire(ours)
 
     async def _take_all(self, choices: list[Choice]) -> tuple[str, ...]:
-        """Take the leases in their order, a few at a time; the keys of those we hold now.
+        """Take the leases in order, a few at a time; return the keys of those that are held now.
 
-        A fresh fleet chooses all leases of the table. A task for each would cost tens of megabytes and stop the loop;
-        and when a thousand workers do so, most takes are refused.
+        Each worker of a new fleet chooses all leases of the table. A task for each would take tens of megabytes and
+        block the loop; and if a thousand workers choose all leases, most takes are refused.
         """
         waiting = iter(choices)
         taken: list[str] = []
@@ -217,14 +218,14 @@ class LeaseTaker:
         return tuple(taken)
 
     async def _take(self, choice: Choice) -> str | None:
-        """Take one lease; its key if we hold it now."""
+        """Take one lease; return its key if it is held now."""
         lease = await self._fresh_victim(choice) if choice.is_steal else choice.lease
         return None if lease is None else await self._take_row(lease, choice.is_steal)
 
     async def _fresh_victim(self, choice: Choice) -> Lease | None:
-        """Return the row as it is now; None if it is gone or does not belong to the chosen victim any more.
+        """Return the present row; None if it is gone, or does not belong to the chosen victim any more.
 
-        Its living owner renews it all the time, so a scan that is a little old would make every other steal fail.
+        The living owner renews the lease all the time. So with the counter of an older scan, many steals would fail.
         """
         try:
             fresh = await self.table.get(choice.lease.key)
@@ -276,6 +277,6 @@ class LeaseTaker:
             extra=about("lease_stolen" if is_steal else "lease_taken", lease.key),
         )
         if self.keeper.adopt(answer, sent_at, LeaseMove.TAKEN) is None:
-            return None  # too late to count on it; the next pass resumes the row
+            return None  # the answer came too late; the next pass resumes the row
         del self._unknown_takes[lease.key]
         return lease.key

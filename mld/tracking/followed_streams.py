@@ -1,7 +1,7 @@
-"""`FollowedStreams`: the sources of a worker whose table has several streams, those of a list.
+"""`FollowedStreams`: the streams of a worker whose table has several; they follow a list that may change.
 
 Rules: shards#several-streams, shards#list-of-streams, shards#former-streams. One loop follows the list: it reads the
-settings again, lets the leader write the row, and starts and stops streams of this worker as the row says. A stream
+settings again, writes the list if this worker leads, and starts and stops this worker's streams by the list. A stream
 that cannot be looked up, listed or synced does not affect the others.
 """
 
@@ -37,14 +37,14 @@ from mld.tracking.tracked_stream import Standing
 log = logging.getLogger(__name__)
 
 SYNCS_AT_ONCE_MAX = 8
-SYNC_S_MIN = 0.1  # with the number above 80 syncs a second: ListShards is allowed 100 times a second in an account
-LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was read just now
+SYNC_S_MIN = 0.1  # so there are at most 80 syncs a second; an account may call ListShards 100 times a second
+LIST_VALID_S = 10.0  # leases of former streams are deleted only by a list that was read this recently
 DELETIONS_PER_PASS_MAX = 1_000
 
 
 @dataclass(eq=False)
 class FollowedStreams(TrackedStreams):
-    """See `TrackedStreams`. `on_change` is told when other streams are consumed than before."""
+    """See `TrackedStreams`. `on_change` is called after each pass over the list, and when consumed streams change."""
 
     follower: ListFollower
     on_change: Callable[[], None]
@@ -120,14 +120,14 @@ class FollowedStreams(TrackedStreams):
             self.on_change()  # leases of unknown streams wait for this
 
     def _count(self, streams: TrackedList) -> None:
-        """Count as KCL's leader does."""
+        """Count active and former streams for metrics, as KCL's leader does."""
         counts = self.needs.metrics.worker.operations.stream_tracking
         active = len(streams.current())
         counts.active.note(active)
         counts.pending_deletion.note(len(streams.streams) - active)
 
     async def _apply(self, streams: TrackedList) -> None:
-        """Consume what the list says."""
+        """Begin and end the consumption of streams, so that it agrees with the list."""
         self.needs.metrics.stream_labels = labels_of(streams)
         keeps = self.needs.settings.shards.former_streams is FormerStreams.KEEP
         wanted = {
@@ -155,9 +155,9 @@ class FollowedStreams(TrackedStreams):
         self.on_change()
 
     async def _delete_former(self) -> None:
-        """Delete the leases of former streams whose time has come, unless a worker still renews them.
+        """Delete the leases of former streams after the configured wait, unless a worker still renews them.
 
-        However wrong its wall clock is, a leader must have seen a stream as a former one for the whole wait itself.
+        The leader must itself have seen the stream as a former one for the whole wait, as its wall clock may be wrong.
         """
         now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s
         due = frozenset(
@@ -184,7 +184,7 @@ class FollowedStreams(TrackedStreams):
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     async def _fill_empty(self, scan: TableScan) -> bool:
-        """Make the leases of streams that have none; True if there may be rows that `scan` lacks."""
+        """Create the leases of streams that have none; return True if there may now be rows that `scan` lacks."""
         rows = await sorted_by_stream(scan)
         empty = [stream for stream in self._in_order() if rows.of_stream(stream).is_empty]
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
@@ -202,7 +202,7 @@ class FollowedStreams(TrackedStreams):
         return any(made)
 
     async def _audit(self) -> None:
-        """Audit each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
+        """Audit each stream in a task of its own, so that a stream that cannot be listed does not delay the others."""
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
         async def audit(stream: str | None, leads: bool) -> None:
@@ -234,9 +234,7 @@ class FollowedStreams(TrackedStreams):
 
 
 def _is_remade(former: ListedStream, streams: Iterable[ListedStream]) -> bool:
-    """Return whether a later incarnation of this stream is listed: then there is nothing left to read under this
-    one.
-    """
+    """Return whether a later incarnation of this stream is listed. Then the former one cannot be read any more."""
     return any(
         (one.id.account, one.id.name) == (former.id.account, former.id.name)
         and (one.former_since_s is None or one.id.epoch > former.id.epoch)

@@ -1,7 +1,7 @@
-"""`TrackedStreams`: the streams of a worker. One stream is a set of one.
+"""`TrackedStreams`: the streams of a worker; here only one, which never changes. `followed_streams` follows a list.
 
-Rules: shards#bootstrap-decision, shards#several-streams. Streams go by their identifiers; None is the stream of a table
-that has one, whose rows name none. This set never changes; `followed_streams` follows a list.
+Rules: shards#bootstrap-decision, shards#several-streams. Streams are named by their identifiers. None is the stream of
+a table of one stream, whose rows do not name it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from mld.tracking.tracked_stream import OpenedStream, Standing, TrackedStream, T
 log = logging.getLogger(__name__)
 
 Loop = tuple[Callable[[], Awaitable[None]], str]
-"""What runs until it is cancelled, and what it does, for the log."""
+"""A coroutine function that runs until it is cancelled, and a few words about it for the log."""
 
 OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
-"""Gives the ports of a stream of the list; None: of the one that the settings name."""
+"""Opens a stream of the list; None: the only stream that the settings name."""
 
 
 def require_rows(result: SyncResult, scan: TableScan) -> bool:
-    """Return whether a sync at the start may have made rows which `scan` lacks.
+    """Return whether a sync at the start may have created rows that `scan` lacks.
 
-    Raises StartupError for a foreign table, `errors.StreamError` for a stream that is not there, or not yet.
+    Raises StartupError if the table belongs to another stream, `errors.StreamError` if the stream does not exist, or
+    does not yet.
     """
     match result.status:
         case SyncStatus.DONE:
-            # Nothing created for an empty table means that somebody else was quicker, not that there is nothing.
+            # If nothing was created for an empty table, another worker has created the rows.
             return bool(result.created) or not scan.leases
         case SyncStatus.FOREIGN_TABLE:
             raise StartupError(result.sentence)
@@ -55,7 +56,7 @@ def require_rows(result: SyncResult, scan: TableScan) -> bool:
 
 @dataclass(eq=False)
 class TrackedStreams:
-    """Implements `consumer.shard_care.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
+    """Implements `ShardCare` for all streams. Methods that ask AWS raise `errors.TableError`, `errors.StreamError`."""
 
     needs: TrackingNeeds
     consumed: VisibleTable
@@ -77,7 +78,7 @@ class TrackedStreams:
         return not (self._sync_due or self._is_syncing)
 
     def check(self, scan: TableScan) -> None:
-        """Raise StartupError if the table is of the other form: of one stream, or of several."""
+        """Raise StartupError if the table is for several streams, and the settings name one; or the reverse."""
         other = next((lease for lease in scan.leases if lease.stream is not None), None)
         if other is not None:
             raise StartupError(
@@ -86,9 +87,10 @@ class TrackedStreams:
             )
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """Make the table true to the streams at the start; True if there may be rows that `scan` lacks.
+        """Create missing lease rows at the start; return True if there may now be rows that `scan` lacks.
 
-        `leads`: whether this worker may fill an empty table. Raises StartupError for a foreign table.
+        `leads` returns whether this worker may fill an empty table. Raises StartupError if the table belongs to another
+        stream.
         """
         if None not in self._tracked:
             self._tracked[None] = await self._track(None)
@@ -100,12 +102,12 @@ class TrackedStreams:
             return self._do_without_sync(scan, error)
 
     async def _may_sync(self, scan: TableScan, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """Return whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there
-        are some.
+        """Return whether to sync now (shards#bootstrap-decision). A worker that does not sync does not wait either: it
+        finds the rows when another worker has created them.
 
-        An empty table is the leader's business in 3.x, and its auditor's if that one dies; in 2.x nobody can prove to
-        lead before leases have owners. Where leases exist every worker compares them with the stream, so that none
-        works on a foreign table.
+        An empty table is filled by the leader in 3.x, or if that dies, by the next leader's auditor. In 2.x no worker
+        can prove to lead before leases have owners. If leases exist, every worker compares them with the stream, so
+        that none works on a foreign table.
         """
         if not scan.is_empty:
             return not self.needs.settings.shards.skips_sync_if_leases_exist
@@ -122,7 +124,7 @@ class TrackedStreams:
         return False
 
     def loops(self) -> Sequence[Loop]:
-        """Return what runs while the worker does, once there are leases."""
+        """Return the loops to run while the worker runs, once there are leases."""
         return (self._audit, "auditing"), (self._clean_up, "cleaning up"), (self._sync_when_due, "syncing shards")
 
     async def _audit(self) -> None:
@@ -135,11 +137,11 @@ class TrackedStreams:
         return Standing.CONSUMED if lease.stream in self.consumed.streams else Standing.FORMER
 
     def source_of(self, lease: Lease) -> ShardSource:
-        """Return where the records of a lease that is consumed come from."""
+        """Return the source of the records of a consumed lease."""
         return self._of(lease).opened.source
 
     async def closed_shards(self) -> frozenset[str]:
-        """Return the keys of the shards that take no more records, as the streams list them now."""
+        """Return the lease keys of the shards that get no more records, by a new listing of the streams."""
         closed: set[str] = set()
         for stream in self._in_order():
             with working_for(stream):
@@ -178,7 +180,7 @@ class TrackedStreams:
     # --- streams ------------------------------------------------------------------------------------------------------
 
     def _in_order(self) -> list[str | None]:
-        """Return the streams that are consumed."""
+        """Return the consumed streams, in a fixed order."""
         return sorted(self.consumed.streams, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
@@ -226,7 +228,7 @@ class TrackedStreams:
             self._is_syncing = False
 
     async def _fill(self, stream: str | None, rows: TableScan) -> bool:
-        """Make the rows that a stream lacks; True if there may be some that `rows` has not."""
+        """Create the rows that a stream lacks; return True if there may now be rows that `rows` lacks."""
         try:
             with working_for(stream):
                 return require_rows(await self._tracked[stream].sync.bootstrap(rows), rows)
