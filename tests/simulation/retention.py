@@ -229,9 +229,9 @@ class RetentionWorld(logging.Handler):
 
     async def steer(self, act: str) -> None:
         table = DynamoLeaseTable(self.fleet.dynamo.client("operator"), self.fleet.clock, table_name=TABLE)
-        for shard in self.fleet.shards():
-            if self.fleet.dynamo.has_table(TABLE) and (lease := await table.get(shard.shard_id)) is not None:
-                await table.apply(writes.pause(lease, "by me") if act == "pause" else writes.resume(lease))
+        found = (await table.scan(consistent=True)).leases if self.fleet.dynamo.has_table(TABLE) else ()
+        for lease in found:  # also of shards that the stream no longer lists
+            await table.apply(writes.pause(lease, "by me") if act == "pause" else writes.resume(lease))
 
 
 async def live(seed: int) -> RetentionWorld:
