@@ -6,11 +6,12 @@ of leaving it to the next assignment run: a view of the table shows who is there
 drained or are dead get nothing (`FleetMembership`). Because a consumer may take long to end, the receiver's report is
 read once more before each gift. At the end it releases the leases that were assigned to it meanwhile.
 
-A worker also gives away what it holds above its limit, which is 0 while an operator drains it, as far as others have
-room. Two workers may have given it leases at once, and a Java leader does not know which workers are drained.
+A worker also gives away leases above its limit, which is 0 while an operator drains it, as far as others have room. It
+may have such leases because two workers gave it leases at the same time, or because a Java leader does not know which
+workers are drained.
 
-The operator's mark stands on the worker's report (`reports.DRAIN`), and the worker reads it back with each report that
-it writes. Our leaders and failover watchers respect it, and the operator's command has begun the handoffs.
+The operator's mark is an attribute of the worker's report (`reports.DRAIN`); the worker reads it with each report that
+it writes. Our leaders and failover watchers respect it, and the operator's command has already begun the handoffs.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from mld.leases.table_view import Views
 
 log = logging.getLogger(__name__)
 
-LAST_LOOK_TIMEOUT_S = 2.0  # what it misses is found by others when it expires; the lock and the report go after it
+LAST_LOOK_TIMEOUT_S = 2.0  # short, as lock and report are deleted after it; leases that it misses expire
 
 
 @dataclass(eq=False)
 class Departure:
-    """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`.
+    """Gives leases of `worker_id` to other workers; none gets more than `leases_max`.
 
     `table` and `views` have the leases that the fleet is to see, `stored` all of them.
     """
@@ -64,7 +65,7 @@ class Departure:
         self._is_drained = False
 
     async def name_receivers(self) -> None:
-        """Tell the keeper who gets each lease that is held; until that is known, only handoffs go on."""
+        """Choose the receiver of each held lease, for the keeper. Until they are chosen, only handoffs have one."""
         self.keeper.giving.leave_to(self._receiver_now)
         try:
             self._receivers = await contained(self.receivers_of(self.keeper.held()), "looking for receivers")
@@ -72,7 +73,9 @@ class Departure:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
     async def _receiver_now(self, lease: Lease) -> str | None:
-        """Return who gets this lease now: who waits for it, else who was chosen. None: both left, or nobody knows."""
+        """Return the worker that gets this lease now: the next owner of a pending handoff, else the chosen one. None:
+        neither is there any more.
+        """
         for receiver in (lease.handoff_to, self._receivers.get(lease.key)):
             if receiver is not None and await self._may_receive(receiver):
                 return receiver
@@ -92,8 +95,8 @@ class Departure:
             return False
 
     async def release_late_leases(self) -> None:
-        """Release the leases that were assigned to us and never held, of whatever stream. A consistent scan finds them:
-        what was given a moment ago is in no index and in no other scan yet.
+        """Release leases of any stream that were assigned to us lately and never held. Only a consistent scan surely
+        finds leases that were assigned a moment ago.
         """
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
@@ -102,7 +105,7 @@ class Departure:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return who of the others gets these leases, by key. Raises TableError."""
+        """Return the worker that takes over each of these leases, by key. Raises TableError."""
         scan = (await self.views.newer_than(self.clock.monotonic())).scan
         found = await self.reports.beside(scan)
         now, wall_s = self.clock.monotonic(), self.clock.wall()
@@ -113,15 +116,15 @@ class Departure:
             if lease.actual_owner == self.worker_id and await self.stored.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
 
-    # --- what is held above the limit ---------------------------------------------------------------------------------
+    # --- leases above the limit ---------------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """How many open leases this worker may have now."""
+        """How many leases of open shards this worker may have now."""
         return 0 if self._is_drained else self.leases_max
 
     def on_own_report(self, report: WorkerReport) -> None:
-        """Note the row of this worker, just written."""
+        """Note this worker's own report as just written: an operator may have begun or ended its drain."""
         was_drained, self._is_drained = self._is_drained, is_drained(report)
         if self._is_drained != was_drained:
             words = "drained: %s" if self._is_drained else "no longer drained%s"
@@ -138,7 +141,9 @@ class Departure:
             asking.cancel()
 
     def _find(self) -> list[Lease]:
-        """Return the leases above the limit: those that came last, and what an operator has put here last of all."""
+        """Return the leases above the limit: those that came last, but leases that an operator has moved here only if
+        necessary.
+        """
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]
         staying.sort(key=lambda lease: lease.pinned_until_s is None)
@@ -150,7 +155,7 @@ class Departure:
             for lease in surplus:
                 receiver = receivers.get(lease.key)
                 if receiver is None or (self._is_drained and receiver in self.membership.drained):
-                    continue  # another drained one would give it back
+                    continue  # another drained worker would only give it away again
                 answer = await self.table.apply(writes.begin_handoff(lease, receiver))
                 if not isinstance(answer, Refusal):
                     why = "is drained" if self._is_drained else f"may have {self.room}"

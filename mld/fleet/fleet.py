@@ -1,11 +1,11 @@
-"""`Fleet`: makes run, in one worker, what the mode of the fleet asks for.
+"""`Fleet`: runs the tasks by which one worker takes part in the fleet, as the mode of the fleet requires.
 
-Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine says
-which mode the fleet is in, and this shell starts and stops its tasks: the taker in the modes of 2.x; discovery,
-assigner and failover watcher in those of 3.x; reports in between. The keeper and the worker look after the worker's own
-leases.
+Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine
+decides the mode, and this shell starts and stops the tasks: the taker in the modes of 2.x; discovery, assigner and
+failover watcher in those of 3.x; reports in most. The worker's own leases are looked after by the keeper and the
+worker.
 
-A worker that stops deletes its report last, because others count on it while the worker owns leases.
+A worker that stops deletes its report last, because others rely on the report while the worker owns leases.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 
 @dataclass(eq=False)
 class Fleet:
-    """Start it after the lease table exists, `run` it while the worker runs, `leave` and `close` it at the end.
+    """Call `start` when the lease table exists, `run` while the worker runs, and `leave` and `close` at its end.
 
-    `table` has the leases that the fleet is to see, `stored` all of them; `status_of` gives what people are told of a
-    shard of this worker. All parts ask `leader` who leads, which asks the election that suits the mode.
+    `table` has the leases of consumed streams, `stored` all of them. `status_of` returns the status of a shard of this
+    worker. All parts ask `leader` whether this worker leads; it asks the election that suits the mode.
     """
 
     settings: Settings
@@ -83,24 +83,16 @@ class Fleet:
     rng: Random
     detect_load: DetectLoad
     place: Mapping[str, str]
-    """Host, process id and start of this worker, as its reports tell them (`reports.OWN_MEMBERS`)."""
+    """Host, process id and start of this worker, for its reports (`reports.OWN_MEMBERS`)."""
     status_of: Callable[[str], ShardStatus | None]
     metrics: Metrics
 
     def __post_init__(self) -> None:
-        """Make the parts in the order in which they depend on each other; AWS is not asked yet."""
+        """Make the parts, in the order in which they depend on each other. No request is sent yet."""
         settings = self.settings
         self._index = self.stored.index
-        lease_duration_s = settings.leases.duration_s
         states = StatesTable(self.service)
-        self._migration = TableMigration(
-            states,
-            self.clock,
-            settings,
-            coordinator=LegacyTable(self.service, self.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
-            reports=LegacyTable(self.service, self.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
-            metrics=self.metrics,
-        )
+        self._migration = self._new_migration(states)
         reports = self._reports = StoredReports(self.service, lambda: self._migration.routes.report_read_places)
         self.leader = AdaptiveElection(
             self.metrics, is_adaptive=settings.fleet.client_version not in (ClientVersionConfig.VERSION_3X, None)
@@ -110,34 +102,8 @@ class Fleet:
             self.table, self._index, self.keeper, self.clock, worker_id=self.worker_id, metrics=self.metrics
         )
         assigning_due = asyncio.Event()
-        self.failover_watcher = FailoverWatcher(
-            self.table,
-            self.visible,
-            self.clock,
-            settings,
-            self.worker_id,
-            membership=self._membership,
-            stored_reports=reports,
-            discovery=self._discovery,
-            leader=self.leader,
-            assigning_due=assigning_due,
-            metrics=self.metrics,
-        )
-        self._assigner = Assigner(
-            self.table,
-            self.visible,
-            self.worker_id,
-            self.clock,
-            self.rng,
-            settings,
-            leader=self.leader,
-            membership=self._membership,
-            stored_reports=reports,
-            on_gave=self.failover_watcher.gave,
-            on_assigned=self._discovery.wake,
-            due=assigning_due,
-            metrics=self.metrics,
-        )
+        self.failover_watcher = self._new_failover_watcher(assigning_due)
+        self._assigner = self._new_assigner(assigning_due)
         self._departure = Departure(
             self.table,
             self.stored,
@@ -149,18 +115,7 @@ class Fleet:
             worker_id=self.worker_id,
             leases_max=settings.leases.held_max,
         )
-        self._versions = VersionMachine(
-            states,
-            self._migration,
-            self.clock,
-            self.rng,
-            worker_id=self.worker_id,
-            configured=settings.fleet.client_version,
-            lease_duration_s=lease_duration_s,
-            is_leader=self.leader.is_leader,
-            view=partial(self._view, reports),
-            metrics=self.metrics,
-        )
+        self._versions = self._new_version_machine(states)
         self._child_adopter = ChildAdopter(
             self.table, self.keeper, self._discovery, self._departure, worker_id=self.worker_id
         )
@@ -172,15 +127,83 @@ class Fleet:
             self._assigner.forget,
             self._membership.forget,
         ]
-        """Forget what was seen of a lease table that is gone: rows that are made again count from 0. Whoever watches
-        rows adds itself here."""
+        """Called when the lease table is lost or restored, to forget its rows, as the counters of new rows begin at 0.
+        Every part that remembers rows has a callback here."""
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
         self._reporter: Reporter | None = None
         self._started = False
         self._leaving = False
         self._resigning: asyncio.Task[None] | None = None
-        self._tasks: TaskList[Components] = TaskList(
+        self._tasks = self._new_tasks()
+
+    # --- its parts ----------------------------------------------------------------------------------------------------
+
+    def _new_migration(self, states: StatesTable) -> TableMigration:
+        """Make the part that knows in which tables the rows live."""
+        return TableMigration(
+            states,
+            self.clock,
+            self.settings,
+            coordinator=LegacyTable(
+                self.service, self.clock, self.settings.coordinator_state_table, COORDINATOR_TABLE_KEY
+            ),
+            reports=LegacyTable(self.service, self.clock, self.settings.worker_metrics_table, REPORTS_TABLE_KEY),
+            metrics=self.metrics,
+        )
+
+    def _new_failover_watcher(self, assigning_due: asyncio.Event) -> FailoverWatcher:
+        """Make the failover watcher, which wakes the assigner by `assigning_due`."""
+        return FailoverWatcher(
+            self.table,
+            self.visible,
+            self.clock,
+            self.settings,
+            self.worker_id,
+            membership=self._membership,
+            stored_reports=self._reports,
+            discovery=self._discovery,
+            leader=self.leader,
+            assigning_due=assigning_due,
+            metrics=self.metrics,
+        )
+
+    def _new_assigner(self, assigning_due: asyncio.Event) -> Assigner:
+        """Make the assigner, which runs at once when `assigning_due` is set."""
+        return Assigner(
+            self.table,
+            self.visible,
+            self.worker_id,
+            self.clock,
+            self.rng,
+            self.settings,
+            leader=self.leader,
+            membership=self._membership,
+            stored_reports=self._reports,
+            on_gave=self.failover_watcher.gave,
+            on_assigned=self._discovery.wake,
+            due=assigning_due,
+            metrics=self.metrics,
+        )
+
+    def _new_version_machine(self, states: StatesTable) -> VersionMachine:
+        """Make the part that follows the mode of the fleet."""
+        return VersionMachine(
+            states,
+            self._migration,
+            self.clock,
+            self.rng,
+            worker_id=self.worker_id,
+            configured=self.settings.fleet.client_version,
+            lease_duration_s=self.settings.leases.duration_s,
+            is_leader=self.leader.is_leader,
+            view=partial(self._view, self._reports),
+            metrics=self.metrics,
+        )
+
+    def _new_tasks(self) -> TaskList[Components]:
+        """Make the list of the tasks: the name of each, the modes in which it runs, and how long at a stop."""
+        return TaskList(
             (
                 Task("assigner", self._assigner.run, lambda on: on.assigner),
                 Task("discovery", self._discovery.run, lambda on: on.assigner),
@@ -197,22 +220,22 @@ class Fleet:
 
     @property
     def takes_leases(self) -> bool:
-        """Whether workers take leases by themselves (2.x) instead of being given them."""
+        """Whether workers take leases themselves (2.x); otherwise the leader assigns leases."""
         return self._components is None or not self._components.assigner
 
     @property
     def version(self) -> ClientVersion:
-        """The state entered last."""
+        """The mode that was entered last."""
         return self._versions.version
 
     @property
     def keeps_events(self) -> bool:
-        """Whether the lease table may have the row of events: no worker of before KCL 3.5 can be in the fleet."""
+        """Whether the lease table may have the row of events: no worker from before KCL 3.5 can be in the fleet."""
         return self.version is ClientVersion.V3X and self._migration.status is TableStatus.COMPLETE
 
     @property
     def speaks(self) -> bool:
-        """Whether this worker is the one that raises alerts: the leader, or one of mld's if another kind leads."""
+        """Whether this worker raises alerts: it leads, or is the first mld worker while a Java worker leads."""
         if self.leader.leader in self._membership.java:
             return self.worker_id == min(self._membership.possible_watchers)
         return self.leader.leads
@@ -222,16 +245,14 @@ class Fleet:
         return self._tasks.running()
 
     def ended(self, worker: str, until: float) -> None:
-        """Hear that a worker of this group has ended, and that none of its name runs before `until` (monotonic
-        seconds).
-        """
+        """Note that a worker of this group has ended, and that no process has its name before `until` (monotonic)."""
         self.leader.ended(worker, until)
         self._assigner.wake()
         self.taker.ended(worker, until)
         self.failover_watcher.ended(worker, until)
 
     def wake_leases(self) -> None:
-        """Look at once for leases without an owner, or of ours, that have appeared."""
+        """Look at once for new leases: without an owner, or assigned to us."""
         if self.takes_leases:
             self.taker.wake()
         else:
@@ -239,10 +260,10 @@ class Fleet:
             self._discovery.wake()
 
     def adopt_children(self, keys: tuple[str, ...]) -> None:
-        """Take, or have assigned, the leases of child shards that we have just created, for nobody yet.
+        """Take or assign the leases of child shards that this worker has just created; they have no owners yet.
 
-        A leader assigns them now. Any other worker takes them itself, so that nobody waits for the next run; if that
-        makes loads uneven, the leader will even them out.
+        A leader assigns them now. Any other worker takes them itself, so that they do not wait for the next assignment
+        run. If that makes loads uneven, the leader balances them later.
         """
         if self.takes_leases or self.leader.leads:
             self.wake_leases()
@@ -252,10 +273,10 @@ class Fleet:
     # --- start and run ------------------------------------------------------------------------------------------------
 
     async def start(self, scan: TableScan) -> None:
-        """Find the mode and enter it; `scan` is the lease table. May be called again after an error; does nothing once
-        it worked.
+        """Find out the mode and enter it; `scan` is the lease table. May be called again after an error; after a
+        success it does nothing.
 
-        Raises MldError; StartupError if trying again is of no use.
+        Raises MldError; in particular StartupError if another try would be useless.
         """
         if self._started:
             return
@@ -268,7 +289,7 @@ class Fleet:
         self._started = True
 
     async def first_leases(self, scan: TableScan) -> None:
-        """Take, or as leader assign, what is free, before the tasks begin."""
+        """Take free leases, or assign them as leader, before the tasks begin."""
         if self.takes_leases:
             if self._components is None or self._components.taker:
                 await self.taker.take_once(scan)
@@ -276,7 +297,7 @@ class Fleet:
             await self._assigner.run_once()
 
     async def run(self, on_failure: OnFailure) -> None:
-        """Start the tasks of the mode; `on_failure` hears of one that ended by itself. Returns at once."""
+        """Start the tasks of the mode and return. `on_failure` is called if a task ends by itself."""
         await self._tasks.allow(on_failure)
 
     async def _report(self) -> None:
@@ -298,7 +319,9 @@ class Fleet:
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
-        """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
+        """Make the parts of a mode run, in the order that a change of the mode needs. Raises MldError; may be called
+        again.
+        """
         self.stored.types_rows = version is not ClientVersion.INIT
         if not components.reporter:
             self._switch_reports(components)
@@ -328,18 +351,20 @@ class Fleet:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Bring no more leases to us, because a stop was asked for, and tell the keeper who receives ours."""
+        """Take no more leases, because this worker stops, and choose the receivers of its leases."""
         self._leaving = True
         self._child_adopter.stop()
         await self._tasks.end(Until.LEAVING)
         if not self.takes_leases:
-            if self._reporter is not None:  # before we name receivers: who names some later names us not
+            if self._reporter is not None:  # first, so that workers that leave later do not choose us as a receiver
                 await self._reporter.leave()
             await self._departure.name_receivers()
         self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
 
     async def close(self) -> None:
-        """Release what was assigned to us meanwhile, delete the report, end the tasks: nothing is held any more."""
+        """Release leases that were assigned to us meanwhile, delete the report, and end the tasks. No lease may be held
+        any more.
+        """
         if not self.takes_leases:
             await self._departure.release_late_leases()
         await self._tasks.end(Until.RELEASED)
@@ -350,7 +375,7 @@ class Fleet:
         await (self._resigning or self.leader.close())
 
     async def abort(self) -> None:
-        """End at once, whatever the state: nothing more is sent. Does nothing after `close`."""
+        """End at once, in any state, without further requests. Does nothing after `close`."""
         self._leaving = True
         self.leader.abandon()
         self._child_adopter.abandon()
@@ -360,7 +385,7 @@ class Fleet:
             self._resigning.cancel()
         await self._tasks.end(Until.CLOSED)
 
-    # --- what is made anew when the state of the fleet changes --------------------------------------------------------
+    # --- parts that are made again when the mode changes --------------------------------------------------------------
 
     def _new_election(self, *, by_lock: bool) -> LeaderDecider:
         """Make an election of the leader: by the lock, or in 2.x by a shuffle of the lease owners."""
@@ -385,7 +410,7 @@ class Fleet:
             self._assigner.wake()
 
     async def _view(self, reports: StoredReports) -> FleetView:
-        """Read what the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
+        """Read the view for the readiness monitor (coordination#readiness-for-3x-mode). Raises TableError."""
         index = await self._index.status()
         scan = (await self.visible.newer_than(self.clock.monotonic() - LOOK_PERIOD_S)).scan
         now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * self.settings.fleet.report_period_s
@@ -401,7 +426,7 @@ class Fleet:
         return {lease.owner for lease in scan.leases if lease.owner is not None}
 
     async def _new_reporter(self, place: Place) -> Reporter:
-        """Make the reporter to this place."""
+        """Make the reporter that writes to this place."""
         source = None if self.settings.fleet.ignores_load else await self.detect_load()
         meter = "" if source is None else await source.meter()
         return Reporter(
@@ -428,5 +453,5 @@ async def no_load() -> None:
 
 
 def load_of_this_host(clock: Clock) -> DetectLoad:
-    """Return what reads CPU figures of the machine or container we run in."""
+    """Return a function that finds the source of CPU figures of this machine or container."""
     return partial(detect, HostReader(), os.environ, clock)

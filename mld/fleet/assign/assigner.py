@@ -1,20 +1,21 @@
 """`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
 
-What goes where is decided in `assignment`, from what `observations` knows of each lease and the `FleetMembership` of
-each worker; what a leadership remembers from run to run is its `Leadership`. Every worker of a fleet in 3.x mode runs
-an assigner; only the leader's does anything. It makes the fleet fair; every worker looks after leases that nobody
-renews (`takeover`). Differences from Java:
+`assignment` decides the moves, from the `Observations` of each lease and the `FleetMembership` of each worker;
+`Leadership` remembers facts from run to run. Every worker of a fleet in 3.x mode runs an assigner, but only the
+leader's does anything. The assigner keeps the load balanced; leases that nobody renews are also taken by any worker
+(`takeover`). Differences from Java:
 
-* A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
-  another, so that runs may follow one another at any distance.
-* A worker that came or went is a reason to balance in the next run, not only in every third.
-* After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
-* A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has sent a newer report. The worker that
-  found it has taken its leases.
+* A lease is expired (coordination#expired-leases) only if it was unchanged from the end of one scan to the beginning of
+  another, so the time between two runs may be of any length.
+* When a worker has come or gone, the next run balances the load, and not only every third run.
+* After three failed runs the leader does not try to lead for longer than others need to notice
+  (coordination#stepping-down).
+* A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has written a newer report. The worker
+  that found it dead has taken its leases.
 * The decisions yield to the event loop every millisecond.
 
 It never writes without a condition, and checks its leadership again before it writes. A refused write means that
-another worker was faster; the next run sees what became of the row.
+another worker was faster; the next run reads the row again.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 LOAD_RETRY_S = 0.5  # most throttling is over by then
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
-HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
+HOLD_OFF_S = 31.0  # more than the 30 s in which followers check the lock
 HOLD_OFF_JITTER_S = 15.0
 
 
@@ -77,10 +78,10 @@ class Assigner:
     membership: FleetMembership
     stored_reports: StoredReports
     on_gave: Callable[[], None]
-    """Hears that this worker gives leases to others."""
+    """Called when this worker has given leases to others."""
     on_assigned: OnAssigned
     due: asyncio.Event
-    """Set by whoever wants a run now."""
+    """Set by other parts of the worker to ask for a run now."""
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -104,10 +105,10 @@ class Assigner:
         self.due.set()
 
     async def run(self) -> None:
-        """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
-        # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
+        """Assign until cancelled: at once, every interval, and when woken. Only scheduled runs count for balancing."""
+        # If `run_once` was called at the start, the first run here is early: workers have not begun with their leases.
         early = self._leadership is not None and self._leadership.runs > 0
-        if self._leadership is not None and early:  # it stands for the scheduled one
+        if self._leadership is not None and early:  # the run at the start counts as a scheduled one
             self._leadership = replace(self._leadership, runs=self._leadership.runs + 1)
         due_at = self.clock.monotonic() + self.settings.fleet.assignment_interval_s
         while True:
@@ -122,17 +123,17 @@ class Assigner:
                 await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
-        """Make one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        """Make one run; return None if we do not lead, or if it failed. Failures are logged and counted."""
         async with self._one_run:
             if not await self.leader.is_leader():
                 self._leadership = None
-                self._counts.all.note(True, 0.0)  # a run in which somebody else leads
+                self._counts.all.note(True, 0.0)  # a run in which another worker leads counts as a success
                 return None
             leadership = self._leadership or self._take_over()
             try:
                 with self._counts.all.timed(self.clock.monotonic):
                     report = await self._run(leadership, early=early)
-            except Exception as error:  # whatever it is, another worker may have better luck
+            except Exception as error:  # whatever the error, another worker may be able to lead
                 failure = survived(error, "assigning leases")
                 log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
             else:
@@ -142,7 +143,7 @@ class Assigner:
             return None
 
     def _count_seen(self, corrupt: int, sorted_out: reports.SortedReports) -> None:
-        """Count what was read; `corrupt`: rows that cannot be."""
+        """Count the reports that were read; `corrupt` rows could not be."""
         self._table_seen.corrupt = corrupt
         if corrupt:
             self._counts.corrupt_rows.note(corrupt)
@@ -162,7 +163,7 @@ class Assigner:
         self._table_seen.workers, self._table_seen.unassigned = plan.workers, plan.waiting
 
     def forget(self) -> None:
-        """Forget what was seen of a table that is gone."""
+        """Forget the leases of a table that is gone."""
         self._observations.forget()
 
     def _take_over(self) -> Leadership:
@@ -206,13 +207,13 @@ class Assigner:
         seen = FleetSnapshot(scan.leases, everything, expired)
         active = self._assignable(sorted_out.active)
         if all(report.worker != self.worker_id for report in everything) or not active:
-            # That we live is known before our first report is seen.
+            # This worker lives, even if its first report has not been read yet.
             active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
 
         present = [report.worker for report in active]
         balance = leadership.balances(present, self.settings.fleet.balance_every, early=early)
         balancing = self._counts.balance.timed(self.clock.monotonic) if balance else nullcontext()
-        with self._counts.assign.timed(self.clock.monotonic), balancing:  # it does both in one
+        with self._counts.assign.timed(self.clock.monotonic), balancing:  # one call assigns and balances
             plan = await self._decide(scan.leases, active, view.began_at, balance=balance)
         if len(active) == 1:
             plan = self._held_back(leadership, plan, active[0].worker, seen)

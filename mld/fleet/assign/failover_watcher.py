@@ -1,10 +1,10 @@
-"""The failover watcher: looks at the lease table at a bounded rate, and takes what nobody renews. What and when is
+"""`FailoverWatcher`: reads the lease table at a bounded rate, and takes leases that nobody renews. The decisions are in
 `takeover`.
 
-Every worker of a fleet in 3.x mode has one, and needs nobody to tell it who leads or whom to watch. A look that fails
-says nothing about anybody; if the last one that succeeded is too old, nothing is taken before the next.
-Looks begin at multiples of their period by the wall clock, so that the watchers of a fleet see the same at the same
-time and deal alike; clocks that disagree cost second chances and nothing else.
+Every worker of a fleet in 3.x mode has one, which works whoever leads. A read (a *look*) that fails proves nothing
+about any worker; if the last successful look is too old, nothing is taken before the next one. Looks begin at multiples
+of their period by the wall clock, so that the watchers of a fleet see the same at the same time, and deal leases in the
+same way. If clocks disagree, that only costs second chances.
 
 A look at everything is a view of the table (`TableView`). A view that another part of this worker has asked for, for
 example the assigner, counts as a look. What a look shows is of use to others as well: discovery hears of the leases
@@ -46,21 +46,21 @@ from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
+RETRY_S = 0.3  # pause after a failed look, when most throttling is over; it doubles up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
-"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease. A worker
-that is alone takes it all the same, because nobody else renews anything."""
-LEGACY_WAIT_S = 3.0  # a look waits so long for them
+"""If the last look is older than this, the table is read again before leases are taken, as many takes would be refused.
+A worker that is alone takes leases all the same, because nobody else renews any."""
+LEGACY_WAIT_S = 3.0  # how long a look waits for the legacy reports
 LEGACY_PERIOD_S = 30.0
-"""How often the reports of the legacy table are read: they move no more often."""
+"""How often the reports of the legacy table are read; they do not change more often."""
 TOO_SOON_SHARE = 0.25
-DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
+DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds leases due
 
 
 @dataclass(eq=False)
 class FailoverWatcher:
-    """Looks and takes until cancelled."""
+    """Reads the table and takes leases while `run` runs."""
 
     table: LeaseTable
     views: Views
@@ -103,26 +103,26 @@ class FailoverWatcher:
         self.views.wake(self._woken)
 
     def wake(self) -> None:
-        """Look at everything now: somebody has come."""
+        """Read the whole table now, because a worker may have come."""
         self._is_asked = True
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
-        """Look at what a worker has left that is known to have ended, and none of whose name runs before `until`."""
+        """Read the table now, because a worker has ended, whose leases may be taken. No process has its name before
+        `until`.
+        """
         self.takeover.ended(worker, until)
         self.wake()
 
     def gave(self) -> None:
-        """Note that a lease of ours goes to somebody else, who may be dead: from now on there is somebody to look
-        at.
-        """
+        """Note that we gave a lease to another worker. That worker may be dead, so from now on it has to be watched."""
         was_alone = self.membership.is_alone
         self.membership.gave(self.clock.monotonic())
         if was_alone:
             self.wake()
 
     async def run(self) -> None:
-        """Look and take until cancelled."""
+        """Read the table and take leases until cancelled."""
         try:
             await self._look_forever()
         finally:
@@ -204,7 +204,7 @@ class FailoverWatcher:
         self._strangers = frozenset(strangers)
 
     def _tell_of_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
-        """Have leases dealt at once if a worker has come to a machine of others: nothing else evens these out."""
+        """Wake the assigner if a worker has come to a machine with others: only the assigner balances these."""
         meters = {report.worker: meter for report in everybody if (meter := report.mld.get("meter"))}
         workers = Counter(meters.values())
         if self.leader.leads and any(workers[meters[one]] > 1 for one in meters.keys() - self._measuring):
@@ -212,7 +212,7 @@ class FailoverWatcher:
         self._measuring = frozenset(meters)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
-        """Give a newcomer what we have above our share, while nobody leads."""
+        """Hand one of our leases to a newcomer, if we have more than our share; called while no leader lives."""
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
         if move is not None and (await self._writer.write([move])).done:
@@ -246,15 +246,15 @@ class FailoverWatcher:
         if free - self._free:
             self._free |= free
             if self.leader.leads:
-                self.assigning_due.set()  # a leader gives them to whom they fit best
+                self.assigning_due.set()  # as leader, give them to the best workers
 
     @property
     def _leads_alone(self) -> bool:
-        """Whether there is nobody who could fall silent, and nobody else who gives leases to anybody."""
+        """Whether this worker leads and is alone, so that no other worker can fall silent, or assign leases."""
         return self.membership.is_alone and self.leader.leads
 
     def _next_look_at(self) -> float:
-        """Return the next multiple of the period by the wall clock, in monotonic time."""
+        """Return the time of the next look (monotonic): the next multiple of the period by the wall clock."""
         period_s = self.takeover.whole_period_s()
         if self.takeover.part_count > 1 and self.takeover.my_parts():
             period_s = LOOK_PERIOD_S
@@ -263,13 +263,13 @@ class FailoverWatcher:
         ):  # else others start, too
             return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # there is nobody to look together with
         wait_s = period_s - self.clock.wall() % period_s
-        # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.
+        # If a timer fired slightly early, or the look took most of its period, the next multiple is too soon.
         return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
     async def _take_until(self, look_at: float) -> None:
-        """Take what becomes due, up to the time of the next look."""
+        """Take leases as they become due, until the time of the next look."""
         while (now := self.clock.monotonic()) < look_at and not self._woken.is_set():
             due_at = look_at
             fresh_s = self.takeover.whole_period_s() + LOOK_PERIOD_S if self.membership.is_alone else FRESH_S
@@ -291,16 +291,16 @@ class FailoverWatcher:
         written = await self._writer.write(moves, counter_matters=True)
         self.takeover.tried(leases, written.done, self.clock.monotonic())
         self._log(leases, written)
-        # A worker that woke between the look and our writes refuses all of them, and is not gone.
+        # If a worker woke between the look and our writes, all writes are refused, and it is not dead.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):
             await self._exclude_dead(owner)
 
     async def _exclude_dead(self, owner: str) -> None:
-        """Delete the report of a silent worker whose leases were taken; it would be believed for a minute.
+        """Delete the report of a silent worker whose leases were taken, because it would count for another minute.
 
-        Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
-        that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;
-        so does that of a drained worker, because nobody but the operator is to end that.
+        Meanwhile leaders and leaving workers would give it leases, and more than others, as it has none. If the worker
+        lives after all, it writes its report again. Reports in a legacy table stay, because the migration depends on
+        them. So does the report of a drained worker, because only the operator may end that.
         """
         self.membership.exclude_dead(owner, self.clock.wall())
         self.metrics.events.note(EventKind.DIED, f"found dead by {self._me}, which took leases of it", worker=owner)
