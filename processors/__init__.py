@@ -1,7 +1,7 @@
 """Record processors that ship with mld, as `mld.processors`. A processor of your own imports `mld.sdk`.
 
-They import `mld.protocol`, and nothing else of the daemon. The folder is beside `mld`, and `mld/processors` is a link
-to it. Importing it as `processors` still works for one version, with a warning.
+They import `mld.protocol`, and nothing else of the daemon. `mld/processors` is a symbolic link to this folder, which
+lies next to `mld`. `import processors` still works for one more version, with a warning.
 """
 
 if __name__ == "processors":

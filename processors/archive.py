@@ -1,4 +1,4 @@
-"""A record processor that keeps every record of every shard, exactly once, as JSON lines in a directory.
+"""A record processor that writes every record of every shard exactly once, as JSON lines, into files of a directory.
 
     python -m mld.processors.archive DIRECTORY
 
@@ -8,24 +8,27 @@ Each shard has one append-only file, `<shard id>.jsonl`, in the shard's order. A
 Why each record is there exactly once
 -------------------------------------
 
-The daemon delivers a shard's records in order and may repeat them from the last checkpoint on. So the file itself is
-the memory: a record at or below its last line is a repetition and is skipped, all others are appended. A batch is
-written and fsynced before it is checkpointed; hence everything up to the checkpoint is on disk, and only lines after
-it can be torn by a crash. When we open a file we read it from the checkpoint on, cut it at the first line that is not
-whole or not in order, and fsync what is left, since it may be a dead process's work that never reached the disk. What
-was cut is delivered again; whole lines after a damage are put aside before they are cut.
+The daemon delivers a shard's records in order and may repeat them from the last checkpoint on. So the file itself shows
+which records are done: a record at or before the file's last line is a repetition and is skipped, all others are
+appended. A batch is written and fsynced before it is checkpointed. Hence everything up to the checkpoint is on disk,
+and a crash can tear only the lines after it. When we open a file we read it from the checkpoint on, cut it at the first
+line that is incomplete or out of order, and fsync the rest, because a process that died may have written lines without
+an fsync. The daemon delivers the cut records again. If complete lines follow a damaged one, they are copied to another
+file before they are cut.
 
-Two processes may hold one shard's file for a while (the old owner does not know yet that its lease is gone). Each
-takes an exclusive lock per batch, and reads on from where it left the file if the other one has written meanwhile.
-Neither can leave a gap: whatever a process is given next begins at or before the end of what it has seen in the file.
-Holding the lock for good would instead let a hanging old owner stop the new one. The lock is `flock`: on one host it
-always works; a network file system must support it.
+Two processes may have one shard's file open for a while, because the old owner does not know yet that its lease is
+gone. Each takes an exclusive lock per batch, and first reads what the other one has written meanwhile. Neither can
+leave a gap: the next batch of a process always begins at or before the end of what that process has seen in the file.
+The lock is not held between batches, because an old owner that hangs would then stop the new one. The lock is `flock`:
+on one host it always works; a network file system must support it.
 
-If anything fails (disk full, lock not free in time, file moved away) the batch is taken back from the file and the
-process ends with an error: no checkpoint, no status, so nothing is lost and the daemon starts a new one.
+If anything fails (disk full, lock not free in time, file moved away) the batch is removed from the file and the
+process ends with an error. It sends neither a checkpoint nor a status, so nothing is lost, and the daemon starts a new
+process.
 
-One directory belongs to one application. If that reads several streams, whose shards may have the same ids and whose
-sequence numbers say nothing of one another, each stream has a directory of its own in it, `<account>_<name>_<epoch>`.
+One directory belongs to one application. If the application reads several streams, each stream has a subdirectory of
+its own, `<account>_<name>_<epoch>`, because shards of two streams may have the same id, and their sequence numbers
+cannot be compared.
 """
 
 from __future__ import annotations
@@ -47,25 +50,29 @@ from mld.processors.checkpoint_errors import DependencyError, ShutdownError, Thr
 from mld.processors.sdk import Checkpointer, Record, RecordProcessor, run
 
 LOCK_WAIT_S = 60.0
-"""The other holder writes one batch at a time, so if it holds the lock for a minute, it hangs."""
+"""A process holds the lock while it writes one batch. One that holds it for a minute hangs."""
 LOCK_POLL_S = 0.05
 PROBE_BYTES = 1024 * 1024
-"""First guess how far the last checkpoint is before the end of the file; doubled until it is found."""
+"""First guess of the bytes between the last checkpoint and the end of the file; doubled until the checkpoint is found.
+"""
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-"""For this user alone, because an archive has a stream's raw data. An existing directory keeps its mode."""
+"""Only this user may read an archive, because it has a stream's raw data. An existing directory keeps its mode."""
 FILE_NAME_CHARS_MAX = 200
 """File systems allow 255 bytes."""
 
 Place = tuple[int, int]
-"""Sequence number and sub-sequence number, comparable."""
+"""Sequence number and sub-sequence number, as integers, so that places of one shard can be compared."""
 
 
 class ArchiveError(Exception):
-    """The archive cannot continue safely; one sentence with the remedy."""
+    """The archive cannot continue safely. The message is one sentence, and names the remedy."""
 
 
 class ShardFile:
-    """The file of one shard. Everything up to `checkpoint` is known to be on disk; None: nothing is."""
+    """The file of one shard.
+
+    Everything up to `checkpoint` must be on disk already. With None the daemon vouches for nothing.
+    """
 
     def __init__(self, directory: Path, shard_id: str, checkpoint: Place | None) -> None:
         self.path = directory / file_name(shard_id)
@@ -163,8 +170,7 @@ class ShardFile:
         raise ArchiveError(f"{self.path} was moved, replaced or shortened while its shard was being archived")
 
     def _find_start(self) -> int:
-        """Return where to begin reading: at a line near the end that is at or before the checkpoint, or at the
-        beginning."""
+        """Return the offset to begin reading at: of a line near the end that is at or before the checkpoint, or 0."""
         size = os.fstat(self._fd).st_size
         back = PROBE_BYTES
         while self._checkpoint is not None and back < size:
@@ -202,8 +208,10 @@ class ShardFile:
         _say(f"cut {self.path} at byte {self._end} after an interrupted write")
 
     def _put_aside(self) -> None:
-        """Copy the lines that will be cut. Usually a power cut has made the damage; but if it is older, this copy is
-        all that is left."""
+        """Copy the lines that will be cut to a file of their own.
+
+        If a power cut did the damage, they are delivered again. If the damage is older, this copy is all that is left.
+        """
         aside = self.path.with_name(f"{self.path.name}.cut-{self._end}")
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         with self._reader(self._end) as file, os.fdopen(fd, "ab") as copy:
@@ -289,7 +297,7 @@ def encode_line(shard_id: str, record: Record) -> bytes:
 
 
 def decode_place(line: bytes, shard_id: str) -> Place | None:
-    """Return the place of a line; None if it is no whole line of this shard."""
+    """Return the place of the record in a line; None if it is not a complete line of this shard."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -302,7 +310,7 @@ def decode_place(line: bytes, shard_id: str) -> Place | None:
 
 
 def file_name(shard_id: str) -> str:
-    """Return the name of a shard's file, without parts of a path."""
+    """Return the name of a shard's file, quoted so that it cannot contain a slash."""
     name = quote(shard_id, safe="")
     if not name or len(name) > FILE_NAME_CHARS_MAX:
         raise ArchiveError(f"the shard id cannot be a file name: {shard_id[:80]!r}")

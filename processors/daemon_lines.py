@@ -1,7 +1,8 @@
 """The child's half of the wire format: parses lines of the daemon, and encodes the child's messages.
 
 Rules: protocol#child-messages. `parse_daemon_line` understands every generation of daemons
-(protocol#protocol-generations). The daemon itself uses `mld.protocol.codec`. Quick to import.
+(protocol#protocol-generations). The daemon itself uses `mld.protocol.codec`. This module is quick to import, because
+every child imports it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _RECORD_KEYS = frozenset(
     {"action", "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"}
 )
 UNKNOWN_ARRIVAL_MS = 0
-"""Stands for the arrival time, which daemons before 1.7.2 do not send."""
+"""The arrival time of a record if the daemon sends none, as daemons before 1.7.2 do."""
 _PLAIN: dict[ActionName, LeaseLost | ShardEnded] = {
     ActionName.LEASE_LOST: LeaseLost(),
     ActionName.SHARD_ENDED: ShardEnded(),
@@ -36,19 +37,25 @@ _PLAIN: dict[ActionName, LeaseLost | ShardEnded] = {
 
 
 class DaemonMessageError(Exception):
-    """The daemon sent a line that is no message of any generation of the protocol."""
+    """The daemon sent a line that is not a message in any generation of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReply:
-    """The reply to a checkpoint. `error` is free text, since a Java daemon may send the name of any exception."""
+    """The reply to a checkpoint request; `error` is None if it succeeded.
+
+    `error` is not an enum, because a Java daemon may send the name of any exception.
+    """
 
     error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAction:
-    """An action, and the name that its status has to give: `shutdown` for the 1.x message, else the action's own."""
+    """An action, and the name of the message it came in, which the child's status has to repeat.
+
+    The name is `shutdown` for the message of 1.x, otherwise the action's own.
+    """
 
     action: Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
     response_for: str
@@ -96,7 +103,10 @@ def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
 
 
 def _stream(value: dict[str, Any]) -> StreamLabel | None:
-    """Return the stream that an `initialize` names; None if it names none, because the application reads one stream."""
+    """Return the stream that an `initialize` message names; None if it names no stream.
+
+    Only an application that reads several streams gets the name.
+    """
     match value:
         case {"streamName": str(name), "streamArn": str(arn), "streamId": str(identifier)}:
             return StreamLabel(name, arn, identifier)

@@ -1,4 +1,4 @@
-"""A small base class for record processors written in Python, and the loop that serves the daemon.
+"""A small base class for record processors written in Python, and the loop that answers the daemon's messages.
 
 Rules: protocol#processor-base-class, protocol#child-messages, protocol#checkpoint-errors. A program is a subclass and
 one line::
@@ -6,9 +6,12 @@ one line::
     if __name__ == "__main__":
         run(MyProcessor)
 
-Three things it must never do: send a status for work that failed (an exception in your code ends the process, the
-daemon starts it anew and delivers the records again), let a stray `print` into the protocol (standard output goes to
-standard error), and take long to import.
+This module must never:
+
+- send a status for work that failed: an exception in your code ends the process, and the daemon starts a new one and
+  delivers the records again;
+- let a stray `print` into the protocol: standard output goes to standard error;
+- take long to import.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ __all__ = [
     "serve",
 ]
 CHECKPOINT_ATTEMPTS_MAX = 6
-"""With the delays below a checkpoint gives up after at most 16 s, well inside a usual time limit per message."""
+"""With the delays below a checkpoint fails after at most 16 s, well within a usual time limit per message."""
 RETRY_BASE_S = 0.5
 RETRY_DELAY_MAX_S = 8.0
 _ERRORS: dict[str, type[CheckpointError]] = {
@@ -82,10 +85,11 @@ _RETRIED = (ThrottlingError, DependencyError)
 
 
 class Checkpointer:
-    """Tells the daemon how far the work is done.
+    """Asks the daemon to store checkpoints.
 
-    It shares standard input with the loop that calls the processor, so use it inside a call of the processor only and
-    on the thread of that call. Threads of your own do the work; wait for them before you checkpoint what they did.
+    It shares standard input with the loop that calls the processor. So use it only while a method of the processor
+    runs, and only on the thread of that method. If threads of your own work on records, wait for them before you
+    checkpoint these records.
     """
 
     def __init__(
@@ -100,18 +104,18 @@ class Checkpointer:
         self._rng = rng or random.Random()
 
     def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int | None = None) -> None:
-        """Store that everything up to and including a position is done; returning means that it is stored.
+        """Store a checkpoint: everything up to and including `at` is done. Return once it is stored.
 
-        At a record, at a sequence number, or (None) at everything delivered so far. A sequence number without
-        `sub_sequence_number` means its first sub-record, so prefer to pass the record. It blocks; throttling and
-        failures of the lease table are tried six times, 0.5 to 8 s apart, which takes at most 16 s.
+        `at` is a record or a sequence number; None means everything delivered so far. A sequence number without
+        `sub_sequence_number` means its first sub-record, so prefer to pass the record. The call blocks. If the lease
+        table is throttled or fails, the daemon is asked up to six times, 0.5 to 8 s apart, for at most 16 s.
 
         Raises:
             ShutdownError: the lease is lost.
             ThrottlingError: after all retries.
             DependencyError: after all retries.
-            InvalidStateError: the lease table is missing, or this is no time for checkpoints.
-            InvalidPositionError: the position was not delivered, or lies before the last checkpoint.
+            InvalidStateError: the lease table is missing, or no checkpoint is possible now.
+            InvalidPositionError: the position was not delivered, or is before the last checkpoint.
             CheckpointError: any other error of the daemon.
             DaemonError: the daemon went away.
         """
@@ -126,30 +130,33 @@ class Checkpointer:
             error = _ERRORS.get(name, CheckpointError)(name)
             if attempt == CHECKPOINT_ATTEMPTS_MAX or not isinstance(error, _RETRIED):
                 raise error
-            # Half fixed, half random: shards throttled together must not come back together.
+            # Half of the delay is random, so that shards that were throttled together do not retry together.
             self._sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2 ** (attempt - 1)) * self._rng.uniform(0.5, 1.0))
 
 
 class RecordProcessor(ABC):
-    """The base of your processor: one object per process, and a process serves one shard.
+    """The base class of your processor. A process has one processor object, and serves one shard.
 
     All methods are called one after the other, on the thread that called `run`. The daemon waits for each as long as it
     takes, unless `timeoutInSeconds` is set. An exception from any of them ends the process; the daemon starts another,
-    which gets the records after the last checkpoint again. Only ShutdownError may pass: it just ends the work.
+    which gets the records after the last checkpoint again. ShutdownError is the exception: it ends only the work.
     """
 
     stream: StreamLabel | None = None
-    """The shard's stream, from `initialize` on, if the application reads several (`mld.streams`)."""
+    """The shard's stream, set before `initialize` if the application reads several streams (`mld.streams`)."""
 
-    # Not abstract: having nothing to prepare is normal.
+    # Not abstract, because many processors have nothing to prepare.
     def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:  # noqa: B027
-        """Begin a shard, in the first call. The position is the last checkpoint, or a sentinel such as TRIM_HORIZON."""
+        """Begin the shard. This is the first call.
+
+        The sequence number is that of the last checkpoint, or a sentinel such as TRIM_HORIZON.
+        """
 
     @abstractmethod
     def process_records(
         self, records: Sequence[Record], checkpointer: Checkpointer, millis_behind_latest: int | None
     ) -> None:
-        """Work on a batch. Returning means that the next one may come; only checkpoints are remembered.
+        """Process a batch. After it returns, the next batch may come. A return is not a checkpoint.
 
         `millis_behind_latest` is how far the end of the batch is behind the tip of the shard; None if unknown.
         """
@@ -158,15 +165,18 @@ class RecordProcessor(ABC):
     def shard_ended(self, checkpointer: Checkpointer) -> None:
         """Finish a shard that has no more records: end all work, then call `checkpointer.checkpoint()`.
 
-        The child shards begin after that only; returning without it is an error, and the shard is delivered again from
-        its last checkpoint.
+        The child shards begin only after this checkpoint. To return without it is an error, and the shard is delivered
+        again from its last checkpoint.
         """
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:  # noqa: B027
-        """Finish and checkpoint, because the shard is about to move or the daemon to stop. Doing nothing is safe."""
+        """Finish and checkpoint: the shard will move to another worker, or the daemon will stop.
+
+        Doing nothing is safe.
+        """
 
     def lease_lost(self) -> None:  # noqa: B027
-        """Stop without a checkpoint, in the last call: another worker has the shard and may already work on it."""
+        """Stop without a checkpoint: another worker has the shard and may already work on it. This is the last call."""
 
 
 def serve(
@@ -177,9 +187,9 @@ def serve(
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
 ) -> None:
-    """Serve one daemon until the end of `stdin`; for tests of a processor without a daemon.
+    """Answer a daemon's messages until the end of `stdin`. Call it yourself to test a processor without a daemon.
 
-    Lets every exception of the processor but ShutdownError pass, without a status.
+    An exception of the processor, except ShutdownError, passes to the caller, and no status is sent.
 
     Raises:
         DaemonError: the daemon breaks the protocol.
@@ -192,20 +202,20 @@ def serve(
             try:
                 _dispatch(processor, received, checkpointer)
             except ShutdownError:
-                # Another worker has the shard: answer what still comes, without work and without checkpoints.
+                # Another worker has the shard: answer further messages without calling the processor.
                 lost = True
         channel.write(encode_status(received.response_for))
 
 
 def run(factory: Callable[[], RecordProcessor]) -> None:
-    """Serve the daemon on standard input and output, then return: the last line of your program.
+    """Serve the daemon on standard input and output, until it is done. Call it in the last line of your program.
 
     `factory`, usually your class, makes the processor. From here on `print` goes to standard error, which the daemon
     logs, standard input is empty, and Ctrl-C is left to the daemon. A failure ends the process with exit status 1 and a
-    traceback. A process that threads of yours keep alive is ended by the daemon (`mld.childStopTimeoutMillis`).
+    traceback. If threads of yours keep the process alive, the daemon ends it after `mld.childStopTimeoutMillis`.
 
     Raises:
-        SystemExit: anything has failed.
+        SystemExit: the processor or the daemon failed.
     """
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
@@ -218,7 +228,7 @@ def run(factory: Callable[[], RecordProcessor]) -> None:
         sys.stderr.flush()
         raise SystemExit(1) from None
     finally:
-        # The daemon must see the end even if a thread of the processor keeps this process alive.
+        # The daemon must see these streams closed even if a thread of the processor keeps this process alive.
         for stream in (stdin, stdout):
             with suppress(OSError):
                 stream.close()
@@ -241,14 +251,14 @@ def _dispatch(processor: RecordProcessor, received: ReceivedAction, checkpointer
 
 
 class _Channel:
-    """Whole messages on a pair of byte streams."""
+    """Sends and receives whole messages on a pair of byte streams."""
 
     def __init__(self, stdin: BinaryIO, stdout: BinaryIO) -> None:
         self._stdin = stdin
         self._stdout = stdout
 
     def next_action(self) -> ReceivedAction | None:
-        """Return the next action; None at the end of input, which is how a daemon says goodbye."""
+        """Return the next action; None at the end of input, by which the daemon shows that it is done."""
         line = self._stdin.readline()
         if not line:
             return None
@@ -260,7 +270,7 @@ class _Channel:
         return message
 
     def ask(self, sequence_number: str | None, sub_sequence_number: int | None) -> str | None:
-        """Ask for a checkpoint; the daemon's error name, None for success."""
+        """Ask for a checkpoint. Return the daemon's error name, or None if the checkpoint is stored."""
         self.write(encode_checkpoint_request(sequence_number, sub_sequence_number))
         line = self._stdin.readline()
         if not line.endswith(b"\n"):

@@ -1,6 +1,6 @@
-"""Standard input and output of a child: claimed for the protocol before anything else may write or read there.
+"""Claims standard input and output of a child for the protocol, before other code can read or write there.
 
-Rules: protocol#processor-base-class. Imports as little as it can: it stands at the very start of a child.
+Rules: protocol#processor-base-class. It imports as little as it can, because a child runs it first.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What this worker counts, and the names under which that is published."""
+"""The counts and measurements of a worker, and the names under which they are published."""

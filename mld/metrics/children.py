@@ -1,4 +1,7 @@
-"""What each of several children of one shard has to do, for people who look: in hand, waiting, and its share."""
+"""The load of each child of a shard with several children: records in hand, records that wait, and its share.
+
+Pages and commands show it to people; nothing depends on it.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,51 @@ from dataclasses import dataclass
 from typing import Any
 
 HOT_SHARE_MIN, HOT_SHARE_MAX = 0.5, 0.9
-"""Bounds for the share from which a child has most of the records: of two children one may well get two thirds."""
+"""Bounds of `hot_share`. The upper one is for two children, of which one may well get two thirds of the records."""
 WINDOW_S = 60.0
-"""The shares are those of the last one to two minutes: a hot key shows soon, and a single page does not."""
+"""Shares are counted over the last one to two minutes: a hot key shows soon, and a single page is not taken for one."""
 
 
 def hot_share(children: int) -> float:
-    """Return the share of the records above which one of so many children gets most of them: twice an even share."""
+    """Return the share of the records above which a child counts as hot, if the shard has so many children.
+
+    It is twice an even share, within the bounds above.
+    """
     return min(HOT_SHARE_MAX, max(HOT_SHARE_MIN, 2 / children))
 
 
 @dataclass(slots=True)
 class ChildLoad:
-    """One child, counted from 0."""
+    """The load of one child. `number` counts the children of a shard from 0."""
 
     number: int
     description: str
     in_hand: int = 0
-    """Records it is working on."""
+    """Records that the child is working on."""
     busy_since: float | None = None
-    """Since when, in monotonic seconds; None while it has none."""
+    """When the child got the records in hand, in monotonic seconds; None while it has none."""
     waiting: int = 0
-    """Records that wait for it."""
+    """Records that wait for the child."""
     lately: int = 0
-    """Records it was given in the current window."""
+    """Records that the child got in the current window."""
     before: int = 0
-    """Records it was given in the window before."""
+    """Records that the child got in the window before."""
 
     @property
     def latest(self) -> int:
-        """Records it was given in both windows."""
+        """Records that the child got in both windows."""
         return self.lately + self.before
 
 
 class ChildLoads:
-    """Those of all children of a shard. `now` is in monotonic seconds."""
+    """The loads of all children of a shard. `now` is in monotonic seconds."""
 
     def __init__(self, children: Sequence[ChildLoad], now: float) -> None:
         self.children = children
         self._window_began = now
 
     def given(self, number: int, records: int, now: float) -> None:
-        """Note that records were shared out to a child."""
+        """Note that a child got so many more records, which wait for it from now on."""
         since = now - self._window_began
         if since >= WINDOW_S:
             self._window_began = now
@@ -59,8 +65,10 @@ class ChildLoads:
         child.lately += records
 
     def value(self, now: float) -> list[dict[str, Any]]:
-        """Return the children in plain values: records in hand and since when, records that wait, and the share of the
-        latest records; None without records.
+        """Return the load of each child as plain values, for JSON.
+
+        `busySeconds` is how long the child has had the records in hand; None if it has none. `share` is its part of the
+        latest records of the shard; None if there were none.
         """
         total = sum(child.latest for child in self.children)
         return [
@@ -77,13 +85,13 @@ class ChildLoads:
 
     @property
     def busiest_share(self) -> float | None:
-        """The part of the latest records that the busiest child got, from 1 / children to 1; None without records."""
+        """The part of the latest records that the busiest child got, from 1 / children to 1; None if none came."""
         counts = [child.latest for child in self.children]
         return max(counts) / sum(counts) if sum(counts) else None
 
     @property
     def hot_child(self) -> str | None:
-        """Which child gets most of the records, in words; None if none does."""
+        """A text that names the hot child and its share; None if no child is hot."""
         share, count = self.busiest_share, len(self.children)
         if share is None or share <= hot_share(count):
             return None
@@ -92,5 +100,5 @@ class ChildLoads:
 
     @property
     def busy_since(self) -> float | None:
-        """Since when the child that has its records longest is busy with them; None if none has any."""
+        """When the oldest batch in a child's hands was given to it, in monotonic seconds; None if no child has one."""
         return min((child.busy_since for child in self.children if child.busy_since is not None), default=None)

@@ -1,8 +1,8 @@
-"""What a daemon knows of its own files: how they were when last read, and which keys wait for a restart.
+"""The state of a daemon's configuration files: faults found at the last read, and keys that wait for a restart.
 
 A file that cannot be used changes nothing in a running daemon, but makes its next start fail. So the fault is kept here
-for all views, until the file is read without a fault. The files are the properties file, which is read again on
-request, and the list of streams, which is read every minute.
+and shown on all pages and commands, until the file is read without a fault. The files are the properties file, which is
+read again on request, and the list of streams, which is read every minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHY_CHARACTERS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """Why a file could not be used, and when it was last read so, in epoch seconds."""
+    """Why a file could not be used, and when this was last found, in epoch seconds."""
 
     why: str
     at: float
@@ -58,7 +58,7 @@ class ConfigurationMetrics:
         self.refused[file] = RefusedFile(why[:WHY_CHARACTERS_MAX], at)
 
     def reasons(self) -> dict[str, str]:
-        """Return, by file, why it could not be used and when it was read."""
+        """Return for each file that could not be used a text with the reason and the time of the read."""
         return {file: f"{one.why} (read at {iso_time(one.at)})" for file, one in sorted(self.refused.items())}
 
     def value(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ConfigurationMetrics:
 
 
 def refusal_words(why: str) -> str:
-    """Return the text that says what is wrong with a file, and what follows."""
+    """Return the text that says why a file cannot be used, and what follows from that."""
     return f"cannot be used: {why}; nothing changes until it can, and a start fails"
 
 

@@ -1,11 +1,11 @@
 """The values that CloudWatch gets, under KCL's names, units, levels and dimensions. Pure.
 
-Rules: metrics#names, metrics#level-and-dimensions. Each value is sent once: taking datums empties the statistic sets of
-the instruments. Java adds a point of zero before each value, which halves its averages. We do not; sums and maxima are
-the same.
+Rules: metrics#names, metrics#level-and-dimensions. A datum is one statistic set (number, sum, minimum and maximum of
+values) under one name. Each value is sent once: `take_datums` empties the statistic sets of the instruments. Java sends
+an additional zero with each value, which halves its averages. We do not; sums and maxima are the same as Java's.
 
-Values are taken at whole periods of the wall clock, and are stamped with the beginning of their period. So with a
-period of a minute CloudWatch gets exactly one statistic set for each minute, however late the request is.
+Values are taken when a period of the wall clock ends, and get the time at which the period began. So with a period of a
+minute CloudWatch gets exactly one statistic set for each minute, however late the request is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EARLY_S = 0.1
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"
 _VALUE_MAX = 2.0**360
-"""CloudWatch refuses the whole request if one value is larger, or is not a number."""
+"""Largest value that CloudWatch takes. It refuses the whole request if one value is larger, or is not a number."""
 
 DATUMS_PER_REQUEST_MAX = 1_000
 REQUEST_BYTES_MAX = 900_000
@@ -41,8 +41,8 @@ _DATUM_OVERHEAD_BYTES = 450
 
 
 def wait_s(wall_s: float, length_s: float) -> float:
-    """Return the seconds from `wall_s` to the end of its period; to the end of the next one if it ends
-    within EARLY_S.
+    """Return the seconds from `wall_s` to the end of the current period. If that is less than EARLY_S, return the
+    seconds to the end of the next period.
     """
     left_s = length_s - math.fmod(wall_s, length_s)
     return left_s if left_s > EARLY_S else left_s + length_s
@@ -66,11 +66,12 @@ class Datum:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Settings that decide what is sent: `metricsLevel`, `metricsEnabledDimensions`, and the values of the dimensions.
+    """Settings that decide which values are sent, and with which dimensions.
 
-    `worker` is None unless `workerId` is configured: an id that changes with each start would create new metrics each
-    time. `stream` is None for a stream that is configured by name, as in KCL. If there are several streams, the values
-    name theirs.
+    `level` is `metricsLevel`, `dimensions` is `metricsEnabledDimensions`. `worker` and `stream` are the values of two
+    dimensions; with None the dimension is not sent. `worker` is None unless `workerId` is configured, because an id
+    that changes with each start would create new metrics each time. `stream` is None for a stream that is configured
+    by name, as in KCL. If there are several streams, each shard's metrics name their own.
     """
 
     level: MetricsLevel
@@ -80,7 +81,7 @@ class Wanted:
 
     @classmethod
     def of(cls, settings: Settings) -> Wanted:
-        """Return what these settings ask for."""
+        """Return the level and dimensions that these settings ask for."""
         return cls(
             settings.metrics.level,
             frozenset(settings.metrics.dimensions),
@@ -93,10 +94,11 @@ class Wanted:
 
 
 def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -> Steps[list[Datum]]:
-    """Return all wanted values noted since the last call, one datum for each series.
+    """Return all wanted values that were noted since the last call, one datum for each series.
 
-    If the child of a shard has answered nothing since then, its lag at `wall_s` is noted, because silence must not look
-    like health. Shards are taken one after the other; a value noted meanwhile is in this result or in the next.
+    If the child of a shard has answered nothing since then, the shard's lag at `wall_s` is noted first, because a
+    silent shard must not look healthy. Shards are read one after the other, so a value that is noted meanwhile is in
+    this result or in the next.
     """
     merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
     ended, metrics.ended = metrics.ended, []
@@ -158,7 +160,7 @@ def dimensions_of(
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
-    """Return the values in the unit of their metric."""
+    """Return the values multiplied by `scale`, which converts them to the unit of their metric."""
     return StatisticSet(values.count, values.total * scale, values.least * scale, values.greatest * scale)
 
 
@@ -176,7 +178,7 @@ class DatumQueue:
         self._drop_oldest()
 
     def put_back(self, datums: Iterable[Datum]) -> None:
-        """Put taken datums that could not be sent back in front, in this order."""
+        """Put datums that were taken but could not be sent back to the front, in this order."""
         self._waiting.extendleft(reversed(list(datums)))
         self._drop_oldest()
 

@@ -1,4 +1,4 @@
-"""Reads from a dataclass which instruments and metrics its fields declare (`declaring`)."""
+"""Finds the metrics and instruments that the fields and methods of a dataclass declare (see `declaring`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mld.metrics.instruments import Calls, Spread, StatisticSet, Tally
 
 
 def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
-    """Yield the metrics of Prometheus that a dataclass declares.
+    """Yield the metrics of Prometheus that the dataclass `part` declares.
 
-    Metrics are read from one object, for example `Metrics`; `reach` returns the instance of the dataclass in it, or
-    None. `labels` come before the labels of each metric.
+    All metrics of a worker are read from one object, for example `Metrics`. `reach` returns the instance of `part` that
+    this object holds, or None. `labels` come before the labels of each metric.
     """
     marked = ((getattr(method, METRIC, None), method) for method in vars(part).values())
     held = ((one.metadata.get(METRIC), _value_of(_public(one.name))) for one in fields(part))
@@ -51,8 +51,8 @@ def _reading(
 
 
 def declared(part: type) -> Iterator[Declared]:
-    """Yield the instruments of a dataclass that have names of KCL. Metrics without an operation get the `OPERATION` of
-    the class.
+    """Yield the instruments of a dataclass that KCL has names for. Metrics that name no operation get the `OPERATION`
+    of the class.
     """
     for one in fields(part):
         java: tuple[JavaMetric, ...] = one.metadata.get(JAVA, ())

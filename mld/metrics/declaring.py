@@ -1,8 +1,9 @@
 """Functions that declare an instrument together with the names, units and help texts under which it is published.
 
-Instruments that belong together are the fields of a dataclass, and each field is made by a function of this module:
-with a `Metric` if Prometheus has a name for it, and with a `JavaMetric` for each of KCL's names. A value that is
-computed when it is read is a method marked `@shown`. So a new metric takes its declaration, and the line that feeds it.
+Instruments that belong together are the fields of a dataclass, and a function of this module makes each field. The
+field has a `Metric` if it is published to Prometheus, and a `JavaMetric` for each name that KCL has for it. A value
+that is computed when it is read is a method marked `@shown`. So a new metric needs two lines: its declaration, and the
+call that notes its values.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ S, D = MetricsLevel.SUMMARY, MetricsLevel.DETAILED
 
 Number: TypeAlias = float | int
 Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
-"""The value of a metric. The keys of a mapping have one word for each label. None: unknown, so nothing is published."""
+"""The value of a metric. A mapping has a value for each set of labels: a key is the label values, joined by spaces.
+None means unknown, and nothing is published.
+"""
 NOTHING: frozenset[Dimension] = frozenset()
 
 METRIC, JAVA = "metric", "java"
@@ -59,7 +62,7 @@ class Metric:
     """One metric of Prometheus.
 
     `labels` come after `application` and `stream`, which all metrics have. `java` names the nearest metric of KCL.
-    `read` returns the value, given the object that declares it.
+    `read` returns the value from the object that holds it.
     """
 
     name: str
@@ -70,7 +73,7 @@ class Metric:
     read: Callable[[Any, Instant], Value] = lambda _, __: None
 
     def series(self, value: Value, *first: str) -> Iterator[tuple[tuple[str, ...], Number | SpreadValue]]:
-        """Yield the label values, which begin with `first`, and the value for each set of them."""
+        """Yield each number of `value` with its label values, which begin with `first`."""
         if isinstance(value, Mapping):
             for words, number in value.items():
                 yield (*first, *words.split(" ")), number
@@ -82,7 +85,7 @@ class Metric:
 
 
 class Dimension(Enum):
-    """The dimensions of KCL's metrics besides `Operation`, which all have."""
+    """The dimensions of KCL's metrics, apart from `Operation`, which every metric has."""
 
     SHARD = "ShardId"
     STREAM = "StreamId"
@@ -96,9 +99,10 @@ WORKER = frozenset({Dimension.WORKER})
 
 @dataclass(frozen=True, slots=True)
 class JavaMetric:
-    """One metric of one operation of KCL, sent from `level` on: SUMMARY metrics are also sent at DETAILED.
+    """One metric of one operation of KCL. It is sent at `level` and above; DETAILED is above SUMMARY.
 
-    `part` names the attribute of the instrument whose values are sent; they are multiplied by `scale`.
+    `part` names the attribute or key of the instrument whose values are sent; empty means the instrument itself. The
+    values are multiplied by `scale`.
     """
 
     operation: str
@@ -112,7 +116,7 @@ class JavaMetric:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An instrument, or a part of one, with all of KCL's metrics for the values that `take` returns."""
+    """All of KCL's metrics for one instrument, or for a part of one. `take` returns the values to send."""
 
     take: Callable[[Any], StatisticSet | None]
     metrics: tuple[JavaMetric, ...]
@@ -120,7 +124,7 @@ class Declared:
 
 @dataclass_transform(eq_default=False)
 class Operation:
-    """Base of the dataclasses that count one operation of KCL; `name` is KCL's name of the operation."""
+    """Base class of dataclasses with the counts of one operation of KCL; `name` is KCL's name of the operation."""
 
     OPERATION: ClassVar = ""
 
@@ -133,7 +137,7 @@ class Operation:
 
 
 def sent(make: Callable[[], Any], *java: JavaMetric) -> Any:
-    """Return a field with an instrument that is published only under names of KCL."""
+    """Return a field with an instrument that is published only under KCL's names, not to Prometheus."""
     return field(init=False, default_factory=make, metadata={JAVA: java})
 
 
@@ -158,7 +162,7 @@ def counter(name: str, help_text: str, java: str = "") -> Any:
 
 
 def gauge(name: str, help_text: str, java: str = "", initial: Number | None = None) -> Any:
-    """Return a field for a current number; None: unknown."""
+    """Return a field for a current number. While it is None, it is unknown and not published."""
     return field(init=False, default=initial, metadata={METRIC: Metric(name, MetricKind.GAUGE, help_text, java=java)})
 
 
@@ -187,27 +191,27 @@ def _nearest(java: tuple[JavaMetric, ...]) -> str:
 
 
 def count(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, unit: str = COUNT) -> Any:
-    """Return a field for values of an operation, sent under KCL's `name`."""
+    """Return a field of an `Operation` for values that are sent under KCL's `name`."""
     return sent(Spread, JavaMetric("", name, unit, level, dimensions))
 
 
 def times(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
-    """Return a field for durations of an operation, in seconds."""
+    """Return a field of an `Operation` for durations in seconds."""
     return sent(Spread, _time("", name, level, dimensions, part=""))
 
 
 def calls(level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, step: str = "") -> Any:
-    """Return a field for attempts at an operation, or at one step of it. Success and time are sent."""
+    """Return a field for attempts at an operation, or at one `step` of it. Their success and time are sent."""
     return sent(Calls, *success_and_time("", step, level, dimensions))
 
 
 def timed(step: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
-    """Return a field like that of `calls`, of which only the time is sent."""
+    """Return a field for attempts at one `step` of an operation, of which only the time is sent."""
     return sent(Calls, _time("", f"{step}.Time", level, dimensions))
 
 
 def succeeded(step: str, level: MetricsLevel) -> Any:
-    """Return a field like that of `calls`, of which only the success is sent."""
+    """Return a field for attempts at one `step` of an operation, of which only the success is sent."""
     return sent(Calls, JavaMetric("", f"{step}.Success", COUNT, level, part="ok"))
 
 

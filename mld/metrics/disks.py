@@ -1,4 +1,7 @@
-"""Free room on the file systems that a daemon writes to, by place: `deadLetter`, `archive`, `spool` and so on."""
+"""Free space on the file systems that a daemon writes to.
+
+A place is a directory that it writes to, named by its purpose: `deadLetter`, `archive`, `spool` and so on.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from mld.metrics.declaring import Instant, shown
 
 @dataclass(slots=True, eq=False)
 class DiskMetrics:
-    """Results of the last look. A place that did not answer has None instead of its room."""
+    """Results of the last check of each place; None for a place that did not answer in time."""
 
     rooms: dict[DiskPlace, DiskRoom | None] = field(init=False, default_factory=dict)
 
@@ -32,7 +35,7 @@ class DiskMetrics:
         return {place.name: int(room is not None and room.why is None) for place, room in self.rooms.items()}
 
     def faults(self) -> dict[str, str]:
-        """Return, by place, a text that says what is wrong there."""
+        """Return for each place with a fault a text that describes the fault."""
         found = {
             place.name: f"{place.name}: {place.path} does not answer" if room is None else in_words(place, room)
             for place, room in self.rooms.items()
@@ -40,9 +43,7 @@ class DiskMetrics:
         return {name: words for name, words in found.items() if words is not None}
 
     def troubles(self) -> Iterator[tuple[str, str, str, bool]]:
-        """Yield each place where something is wrong: its name, the fault, the remedy, and whether nothing can be
-        written there.
-        """
+        """Yield each place with a fault: its name, the fault, the remedy, and whether nothing can be written there."""
         for name, words in self.faults().items():
             room = next(room for place, room in self.rooms.items() if place.name == name)
             remedy = "see what hangs: a disk, or a mount of the network" if room is None else room.remedy

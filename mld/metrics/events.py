@@ -1,7 +1,7 @@
 """Events: what happened to a fleet, for `mld events` and the status page. Pure. Rule: coordination#event-history.
 
 The parts of a worker note events in its `EventBuffer`. The newest events of all workers are packed into one row of the
-lease table, so that writing one costs a few write units. Nothing depends on an event, and any may be lost.
+lease table, so that a write costs a few write units. Nothing depends on an event, and any event may be lost.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ from mld.core.stream_ids import shard_of_key
 EVENTS_MAX = 200
 KEPT_S = 7 * 86_400.0
 PACKED_BYTES_MAX = 4_000
-"""Longest content of the row: four write units, and one read unit."""
-TOLD_CHARACTERS_MAX = 40_000
-"""Most characters of the events that are packed: ten times what fits, so that packing takes a millisecond or two."""
+"""Longest content of the row: it costs four write units, or one read unit."""
+COMPRESSED_CHARACTERS_MAX = 40_000
+"""At most this many characters of events are compressed: ten times what may fit, so it takes a millisecond or two."""
 COMPRESSION_LEVEL = 3
 UNPACKED_BYTES_MAX = 256 * 1024
-"""More than `EVENTS_MAX` events can have. Longer content was not packed by us."""
+"""`EVENTS_MAX` events are never longer than this. Longer content was not packed by `pack`."""
 BUFFERED_MAX = 500
-"""Events of one worker that wait for a write. A fleet that has more in a few seconds has more urgent problems."""
+"""Events of one worker that may wait for a write, which comes every few seconds. If there are more, the oldest are
+dropped.
+"""
 TEXT_CHARACTERS_MAX = 200
 CUT = " …"
 TIME_S_MAX = 253_402_300_799  # the end of the year 9999
 LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
-"""Last lines of a record processor that an event keeps: enough for a traceback, without displacing other events."""
+"""An event keeps so many of the last lines of a record processor: enough for a traceback, and small enough that other
+events still fit.
+"""
 WITH_LINES_MAX = 5
-"""How many of the newest events keep their lines; only one if otherwise other events have no room."""
+"""So many of the newest events keep their lines; only one does if the events do not fit otherwise."""
 FAILURES_OF_SHARD_MAX = 2
-"""Of the failures of a shard only the first and the last are kept; those between would displace everything else."""
+"""Of a shard's failures only the first and the last are kept; all of them would leave no room for other events."""
 MOVES_MAX = 3
-"""More moves than this between the same two workers, in the seconds between two writes, become one event."""
+"""If more leases than this move between the same two workers within one write, the moves become one event."""
 NAMED_MAX = 10
-"""Shards that such an event names."""
+"""An event for many moves names at most so many shards."""
 NOBODY = "nobody"
 """Shown as the owner of a lease that was given back, or that another worker has taken from us."""
 
@@ -74,7 +78,7 @@ class Event:
     kind: EventKind
     text: str = ""
     shard: str = ""
-    """Key of the lease; empty if the event is about none, or about several."""
+    """Key of the lease; empty if the event is about no lease, or about several."""
     worker: str = ""
     """In a buffer, empty means the worker that noted the event."""
     at_s: int = 0
@@ -84,8 +88,9 @@ class Event:
 
 
 class EventBuffer:
-    """Events of one worker that are not written yet. Of the moves between the same two workers it keeps only the first
-    few.
+    """Events of one worker that are not written yet.
+
+    If many leases move between the same two workers, only the first few moves are kept, and the others are counted.
     """
 
     def __init__(self) -> None:
@@ -114,15 +119,15 @@ class EventBuffer:
             self._moves[worker, text] = [*first, event][:NAMED_MAX], count + 1
 
     def take(self) -> tuple[Event, ...]:
-        """Remove and return the noted events. Many moves become one event."""
-        moves = [one for first, count in self._moves.values() for one in _in_short(first, count)]
+        """Remove and return the noted events. Many moves between the same two workers become one event."""
+        moves = [one for first, count in self._moves.values() for one in _as_one(first, count)]
         taken = (*moves, *self._events)
         self._events.clear()
         self._moves.clear()
         return taken
 
 
-def _in_short(first: list[Event], count: int) -> list[Event]:
+def _as_one(first: list[Event], count: int) -> list[Event]:
     if count <= MOVES_MAX:
         return first
     names = ", ".join(shard_of_key(one.shard) for one in first) + (", …" if count > len(first) else "")
@@ -131,9 +136,10 @@ def _in_short(first: list[Event], count: int) -> list[Event]:
 
 
 def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
-    """Return the history with the `new` events, the newest last.
+    """Return the stored events `there` together with the `new` ones, the newest last.
 
-    A move that both workers noted counts once. Of the failures of a shard the first and the last remain.
+    If the old and the new owner have both noted a move, one event remains. Of a shard's failures the first and the last
+    remain. Events older than KEPT_S are dropped.
     """
     kept: dict[int, Event] = {}
     last: dict[tuple[EventKind, str], list[int]] = {}
@@ -142,7 +148,7 @@ def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[
         if event.kind is EventKind.MOVED and event.shard and alike and kept[alike[-1]].worker == event.worker:
             if len(event.text) <= len(kept[alike[-1]].text):
                 continue
-            del kept[alike.pop()]  # the longer text is from the old owner, which knows more
+            del kept[alike.pop()]  # keep the longer text: it is from the old owner, which knows more
         if event.kind is EventKind.FAILED and len(alike) >= FAILURES_OF_SHARD_MAX:
             del kept[alike.pop()]
         kept[number] = event
@@ -159,14 +165,17 @@ def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
 
 
 def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
-    """Return the newest events in `PACKED_BYTES_MAX` bytes. If they do not fit, the lines of all but the newest are
-    dropped first.
+    """Pack as many of the newest events as fit into `PACKED_BYTES_MAX` bytes.
+
+    If not all fit, first the lines of processors are dropped from all events but the newest that has any; then the
+    oldest events are dropped.
     """
-    room = takewhile(lambda size: size <= TOLD_CHARACTERS_MAX, accumulate(_characters(one) for one in reversed(events)))
+    sizes = accumulate(_characters(one) for one in reversed(events))
+    room = takewhile(lambda size: size <= COMPRESSED_CHARACTERS_MAX, sizes)
     kept, lines_max = list(events[-max(1, sum(1 for _ in room)) :]), WITH_LINES_MAX
     while True:
-        told = [[one.at_s, one.kind.value, one.worker, one.shard, one.text, one.lines] for one in kept]
-        packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), COMPRESSION_LEVEL)
+        rows = [[one.at_s, one.kind.value, one.worker, one.shard, one.text, one.lines] for one in kept]
+        packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), COMPRESSION_LEVEL)
         if len(packed) <= PACKED_BYTES_MAX:
             return packed
         yield
@@ -179,8 +188,8 @@ def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
 
 
 def shortened(text: str) -> str:
-    """Return the text in at most `TEXT_CHARACTERS_MAX` characters. It is cut between words, because half an id names
-    another thing.
+    """Return the text, cut to at most `TEXT_CHARACTERS_MAX` characters. It is cut between words, because half of an id
+    could be taken for another id.
     """
     if len(text) <= TEXT_CHARACTERS_MAX:
         return text
@@ -197,12 +206,12 @@ pack = at_once(pack_steps)
 
 
 def unpack(packed: bytes) -> tuple[Event, ...]:
-    """Return the packed events, without those of kinds that only a newer version knows.
+    """Return the packed events, without those whose kind only a newer version of mld knows.
 
-    Raises exceptions of any kind for content that `pack` has not made.
+    Raises exceptions of any type for content that `pack` has not made.
     """
-    told = json.loads(zlib.decompressobj().decompress(packed, UNPACKED_BYTES_MAX))
-    return tuple(_event(*one) for one in told[-EVENTS_MAX:] if one[1] in KINDS)
+    rows = json.loads(zlib.decompressobj().decompress(packed, UNPACKED_BYTES_MAX))
+    return tuple(_event(*one) for one in rows[-EVENTS_MAX:] if one[1] in KINDS)
 
 
 def _event(at_s: int, kind: str, worker: str, shard: str, text: str, lines: list[str]) -> Event:

@@ -1,6 +1,6 @@
-"""Instruments: plain numbers that are raised on the event loop, without locks and without a library.
+"""Instruments: counters and histograms for code on the event loop, without locks and without a library.
 
-Using one costs an attribute access and an addition, so instruments may be used where every record passes.
+To count costs an attribute access and an addition, so code that runs for every record may use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SpreadValue:
 
 @dataclass(frozen=True, slots=True)
 class StatisticSet:
-    """A summary of several values, as it is sent: their number and sum, the least and the greatest."""
+    """A summary of several values, as CloudWatch gets it: their number, their sum, the least and the greatest."""
 
     count: int
     total: float
@@ -77,7 +77,7 @@ class Spread:
 
     @contextmanager
     def faults(self) -> Iterator[None]:
-        """Note 1 if the block raises, else 0. A cancelled block is not counted."""
+        """Note 1 if the `with` block raises, else 0. A cancelled block is not counted."""
         try:
             yield
         except Exception:
@@ -128,7 +128,7 @@ class Tally:
 
 
 class Successes:
-    """Attempts and failures. They are sent as KCL's `Success` metrics are: 1 for each success, 0 for each failure."""
+    """Numbers of attempts and failures. As in KCL's `Success` metrics, a success is sent as 1 and a failure as 0."""
 
     __slots__ = ("_taken_count", "_taken_failed", "count", "failed")
 
@@ -168,7 +168,7 @@ class Calls:
 
     @contextmanager
     def timed(self, now: Callable[[], float]) -> Iterator[None]:
-        """Count the block as one attempt, which fails if the block raises. `now` returns monotonic seconds.
+        """Count the `with` block as one attempt, failed if the block raises. `now` returns monotonic seconds.
 
         A cancelled block is not counted.
         """

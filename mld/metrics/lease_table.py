@@ -1,4 +1,4 @@
-"""`TableMetrics`: what the last read of the whole lease table has shown."""
+"""`TableMetrics`: results of the last read of the whole lease table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from mld.metrics.declaring import Instant, gauge, shown
 
 @dataclass(slots=True, eq=False)
 class TableMetrics:
-    """Results of the last read of the whole lease table. None: this worker does not look, or does not lead."""
+    """Results of the last read of the whole lease table.
+
+    None means unknown: this worker has not read the whole table, or is not the leader, who alone looks for it.
+    """
 
     workers: int | None = gauge(
         "mld_workers", "Live workers, as the leader sees them.", "LeaseAssignmentManager NumWorkers"
@@ -34,17 +37,16 @@ class TableMetrics:
         "Live workers in the lease table that read another stream than this one: two applications have one table.",
     )
     corrupt_rows: tuple[tuple[str, str], ...] = field(init=False, default=())
-    """Key and reason of the unreadable rows that are leases."""
+    """Lease rows that cannot be read: for each its key and the reason."""
     lease_counts: tuple[int, int] | None = field(init=False, default=None)
     """Number of leases, and of leases of open shards, as the leader sees them."""
     clocks_off: Mapping[str, float] | None = field(init=False, default=None)
-    """By how many seconds the clocks of other workers are ahead, as the leader sees them. Correct clocks are left
-    out."""
+    """Workers whose clocks are off, as the leader sees them, and by how many seconds each clock is ahead."""
     holes_of: dict[str | None, int] = field(init=False, default_factory=dict)
     """Gaps in the hash range that no lease covers, by stream; None stands for the only stream."""
 
     def forget_leadership(self) -> None:
-        """Forget everything that only the leader looks for."""
+        """Forget the results that only a leader has, because this worker no longer leads."""
         self.workers = self.unassigned = self.lease_counts = self.clocks_off = None
         self.holes_of = {}
 

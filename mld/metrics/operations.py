@@ -1,7 +1,7 @@
-"""KCL's operations: what each of them counts, with the name, unit, level and dimensions that KCL 3.5.1 sends.
+"""KCL's operations: the metrics of each, with the name, unit, level and dimensions that KCL 3.5.1 sends.
 
-Users' dashboards and alarms refer to these names, so they never change (rules: metrics#names). KCL's counts for a shard
-are in `mld.metrics.shard`.
+Users' dashboards and alarms refer to these names, so the names never change (rules: metrics#names). KCL's metrics of a
+shard are in `mld.metrics.shard`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _created() -> Any:
 
 
 class LeaseCreationCounts(Operation):
-    """Counts of an operation that creates leases."""
+    """Counts that every operation which creates leases has."""
 
     create_lease: Calls = calls(D, step="CreateLease")
     by_checkpoint: dict[str, Spread] = _created()
@@ -57,7 +57,7 @@ class RenewalCounts(Operation, name="RenewAllLeases"):
     lost: Spread = count("LostLeases", S, WORKER)
     current: Spread = count("CurrentLeases", S, WORKER)
     all: Calls = calls(S, WORKER)
-    """All renewals between two ticks, which KCL counts as one."""
+    """All renewals between two ticks, which KCL counts as one call. At a tick, all leases begin to be renewed."""
     lease: Calls = calls(D, WORKER, "RenewLease")
     _lost: int = field(init=False, default=0)
     _began_at: float | None = field(init=False, default=None)
@@ -205,4 +205,4 @@ OPERATIONS: tuple[tuple[str, tuple[Declared, ...]], ...] = tuple(
     (one.name, tuple(declared(one.default_factory)))  # type: ignore[arg-type]
     for one in fields(Operations)
 )
-"""What each field of `Operations` declares, by the name of the field."""
+"""For each field of `Operations`: its name, and the instruments that its class declares."""

@@ -19,7 +19,7 @@ from mld.metrics.spark_figures import SparkFigures
 from mld.metrics.worker import WorkerMetrics
 
 OF_SHARD: tuple[Metric, ...] = tuple(metrics_of(ShardMetrics, "shard"))
-"""Metrics of each shard, read from its `ShardMetrics`."""
+"""Metrics of Prometheus for each shard, read from its `ShardMetrics`."""
 
 JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
 JAVA_METRICS: tuple[JavaMetric, ...] = (
@@ -37,4 +37,4 @@ OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(DiskMetrics, reach=lambda metrics: metrics.worker.disks),
     *metrics_of(SparkFigures, reach=lambda metrics: metrics.worker.spark),
 )
-"""Metrics of the worker, read from its `Metrics`."""
+"""Metrics of Prometheus for the worker, read from its `Metrics`."""

@@ -1,7 +1,7 @@
-"""`TableReach`: whether a worker reaches its lease table, judged by the answers to all its requests. Pure.
+"""`TableReach`: decides whether a worker reaches its lease table, by the answers to its requests. Pure.
 
-Every worker keeps sending requests to the table, even without leases, so this needs no reads of its own.
-`aws.counted_service.CountedService` notes the answers; the readiness probe asks.
+Every worker keeps sending requests to the table, even without leases, so no additional reads are needed.
+`aws.counted_service.CountedService` notes the answers; the readiness probe uses the result.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 import math
 
 QUIET_S_MIN = 30.0
-"""A worker without leases asks every 10 s (`core.periods.QUERY_SPACING_S_MAX`), in the modes of 2.x every two lease
-durations."""
+"""The table counts as out of reach if it has not answered for this long, or for QUIET_LEASES lease durations, whichever
+is longer. A worker without leases asks every 10 s (`core.periods.QUERY_SPACING_S_MAX`), in the modes of 2.x every two
+lease durations.
+"""
 QUIET_LEASES = 3
 THROTTLED_S = 60.0
 """How long the table counts as throttled after it refused a request."""
 
 
 class TableReach:
-    """The answers of one table, which may fail to answer for `lease_duration_s`. Times are monotonic seconds."""
+    """Keeps when one table was last asked and last answered. It may be silent for `lease_duration_s`.
+
+    Times are monotonic seconds.
+    """
 
     def __init__(self, table: str, lease_duration_s: float, now: float) -> None:
         self.table = table
@@ -33,7 +38,7 @@ class TableReach:
             self._waiting_since = now
 
     def answered(self, sent_at: float) -> None:
-        """Note an answer to a request sent at `sent_at`. An unfulfilled condition is an answer, too."""
+        """Note an answer to a request that was sent at `sent_at`. A write whose condition failed was answered, too."""
         self._answered_at, self._failure = max(self._answered_at, sent_at), ""
         if self._waiting_since is not None and sent_at >= self._waiting_since:
             self._waiting_since = None
@@ -51,7 +56,7 @@ class TableReach:
     def why_out_of_reach(self, now: float) -> str | None:
         """Return why the table counts as out of reach.
 
-        None if it answered within the lease duration, or no request is waiting for an answer.
+        Return None if the table answered recently, or if no request has waited for longer than the lease duration.
         """
         silent_s = now - self._answered_at
         if self._waiting_since is not None and now - self._waiting_since > self._lease_duration_s:

@@ -1,8 +1,8 @@
 """`Metrics`: everything that one worker counts, with a part for the worker and a part for each shard of a held lease.
 
-Each component of the worker holds the part that it counts in; the views read the metrics declared with the parts
-(`mld.metrics.declaring`). The part of a shard ends with its lease, so that no series outlives its shard. Its counts are
-then added to the sums of the worker.
+Each component of the worker holds the part that it counts in; pages and publishers read the metrics that the parts
+declare (`mld.metrics.declaring`). The part of a shard ends with its lease, so that no series outlives its shard. Its
+counts are then added to the sums of the worker.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mld.metrics.shard import NO_READER, SLOW_READS, ShardActivity, ShardMetrics
 from mld.metrics.worker import LeaseMove, WorkerMetrics
 
 ENDED_MAX = 1_000
-"""Parts of ended shards that wait to be published. If there are more, the oldest are dropped."""
+"""So many parts of lost leases may wait to be published. If there are more, the oldest are dropped."""
 
 DYNAMODB, KINESIS = "DynamoDB", "Kinesis"
 LOSS_SHOWN_S = 86_400.0
-"""How long a loss is shown: somebody has to send these records again from their source."""
+"""How long a loss of records is shown. Somebody has to notice it and send the records again from their source."""
 RENEWALS = "renewals"
 """Name of the loop that renews all leases, for `Progress`."""
 
@@ -36,11 +36,11 @@ class Metrics:
     on_tip: Callable[[str, bool], None] = field(init=False, default=nobody_asks)
     """Passed to each part as its `ShardMetrics.on_tip`."""
     stream_labels: Mapping[str, str] = field(init=False, default_factory=dict)
-    """Names for people of several streams, by identifier."""
+    """The names of several streams that people see, by the stream's identifier."""
     is_published: bool = field(init=False, default=False)
-    """Whether a publisher takes the last values of shards whose leases are gone. If not, they are not kept."""
+    """Whether a publisher takes the values in `ended`. If not, parts of lost leases are not kept."""
     events: EventBuffer = field(init=False, default_factory=EventBuffer)
-    """What happened, for people."""
+    """Events that `mld events` and the status page show."""
     ended: list[ShardMetrics] = field(init=False, default_factory=list)
     """Parts of lost leases whose last values are not published yet; the publisher empties the list."""
 
@@ -67,7 +67,10 @@ class Metrics:
                 del self.ended[:-ENDED_MAX]
 
     def lost_lately(self, wall_s: float) -> dict[str, str]:
-        """Return, by lease key, a text about the records that the shard lost to retention in the last day."""
+        """Return for each shard that lost records in the last day a text about the loss, by lease key.
+
+        The records left the stream, at the end of its retention, before they were read.
+        """
         return {
             key: part.lost_words
             for key, part in self.shards.items()
@@ -75,14 +78,12 @@ class Metrics:
         }
 
     def contested(self, wall_s: float) -> dict[str, str]:
-        """Return, by lease key, a text about who keeps taking over the subscription of the shard."""
+        """Return for each shard whose subscription is taken over again and again a text about that, by lease key."""
         parts = self.shards.items()
         return {key: part.contested_words for key, part in parts if wall_s < part.contested_until_s}
 
     def slow_services(self, now: float) -> dict[str, str]:
-        """Return, by service, a text about how late its answers are. Only services that hinder this
-        worker are named.
-        """
+        """Return, by service, a text about how late its answers are, for services that slow this worker down."""
         slow = {}
         if now < self.worker.late_until:
             slow[DYNAMODB] = self.worker.late_words
@@ -107,13 +108,13 @@ class Metrics:
         return self.worker.child_restarts + sum(part.restarts.total for part in self.shards.values())
 
     def lost(self, how: LeaseMove) -> None:
-        """Count a lease that is gone although we wanted to keep it. `how` says in which way."""
+        """Count a lease that this worker lost although it wanted to keep it. `how` is LOST, TWIN or EXPIRED."""
         self.worker.lease_moves.add(how.value)
         self.worker.leases_lost += 1
         self.worker.operations.renewals.lost_one()
 
     def ticked(self, held: int, now: float, period_s: float) -> None:
-        """Note that all leases are being renewed now, and will be again after `period_s`."""
+        """Note that the renewal of all `held` leases begins now, and begins again after `period_s`."""
         self.progress.step(RENEWALS, now, period_s)
         self.worker.operations.renewals.ticked(held, now)
 
@@ -134,7 +135,7 @@ class Metrics:
         return sum(part.activity_at(at.wall_s) is activity for part in self.shards.values())
 
     def why_unread(self, wall_s: float) -> str | None:
-        """Return why none of the shards can be read; None if one can, or there are none."""
+        """Return why none of the shards can be read; None if at least one can, or if there are no shards."""
         parts = self.shards.values()
         if not parts or any(part.activity_at(wall_s) not in NO_READER for part in parts):
             return None

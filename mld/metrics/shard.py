@@ -1,4 +1,6 @@
-"""`ShardMetrics`: what is counted for one shard while this worker holds its lease, and what follows from the counts."""
+"""`ShardMetrics`: the counts of one shard while this worker holds its lease, and its lag and activity, which are
+derived from them.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +42,29 @@ from mld.metrics.progress import Progress
 from mld.metrics.trend import Trend
 
 EMPTY_FETCHES_MAX = 256
-"""Reads without records that are counted together."""
+"""After this many reads without records, their durations are added to the metrics together."""
 LAG_KNOWN_S = 60.0
-"""How long a lag reported by Kinesis holds for an idle shard. After that, the passed time is added to it."""
+"""For how long the lag that Kinesis reported is taken as the lag of an idle shard. Later, the time since the report is
+added.
+"""
 SLOW_READ_S = 5.0
-"""A read that takes longer is slow; an answer of 10 MB takes less than a second."""
+"""A read that takes longer counts as slow; an answer of 10 MB takes less than a second."""
 SLOW_READS = 3
-"""So many slow reads in a row are no accident."""
+"""After this many slow reads in a row Kinesis counts as slow for the shard."""
 UNREADABLE_AFTER_S = 10.0
-"""A shard is unreadable once all its reads have failed for this long; a single error of a service ends earlier."""
+"""A shard counts as unreadable once all its reads have failed for this long. A short outage ends earlier."""
 HOT_CHILD_FROM_S = 60.0
-"""A child that gets most of the records of a shard is named once the shard is this far behind."""
+"""A hot child (`ChildLoads.hot_child`) is named once its shard is this far behind."""
 STALLED_AFTER_S = 60.0
-"""A shard is stalled once its child has records and has neither answered nor checkpointed for this long."""
+"""A shard counts as stalled if its child has records, and has neither answered nor checkpointed for this long."""
 STALLED = "its record processor neither answers nor checkpoints"
 
 PROCESS, INITIALIZE, TRACKER = "ProcessTask", "InitializeTask", "ApplicationTracker"
-"""KCL's operations on a shard. The operation at its end is `ShardEndCounts.OPERATION`."""
+"""KCL's names of the operations on a shard. The one at the shard's end is `ShardEndCounts.OPERATION`."""
 
 
 class ShardActivity(Enum):
-    """What a shard's consumer is doing, in an operator's words."""
+    """What a shard's consumer is doing, as pages and commands show it to an operator."""
 
     PROCESSING = "processing"
     IDLE = "idle"
@@ -96,7 +100,7 @@ def nobody_asks(_key: str, _is_reached: bool) -> None:
 
 @dataclass(slots=True, eq=False)
 class ShardMetrics:
-    """What is counted for one shard while its lease is held. Times are monotonic seconds unless stated otherwise."""
+    """The counts of one shard while its lease is held. Times are monotonic seconds unless stated otherwise."""
 
     key: str
     since: float
@@ -122,10 +126,12 @@ class ShardMetrics:
         make=Calls,
     )
     _empty_fetches: list[float] = field(init=False, default_factory=list)
-    """Durations of reads without records. They are counted a few hundred at a time, while the code is in the cache."""
+    """Durations of reads without records, which are not in `_fetch` yet. To add them a few hundred at a time is faster,
+    because the code stays in the CPU's cache.
+    """
     failed_reads: FailedReads = field(init=False, default_factory=FailedReads)
     slow_reads: int = field(init=False, default=0)
-    """Slow answers in a row."""
+    """Number of the latest reads, without a gap, that were slow."""
     read_took_s: float = field(init=False, default=0.0)
     """Duration of the last read that was answered."""
     iterator: Calls = sent(Calls, *success_and_time(PROCESS, "KinesisDataFetcher.getShardIterator", D, SHARD))
@@ -139,56 +145,60 @@ class ShardMetrics:
     )
     is_subscribed: bool = field(init=False, default=False)
     contested_words: str = field(init=False, default="")
-    """A text about the other application that takes over the subscription by our consumer."""
+    """A text about the other application that subscribes by our consumer, and so takes over our subscription."""
     contested_until_s: float = field(init=False, default=-math.inf)
-    """In epoch seconds: if nobody takes it over again until then, it is no longer reported."""
+    """Until when `contested_words` are reported, in epoch seconds. Each time the subscription is taken over, this is
+    set anew.
+    """
     waiting_bytes: Callable[[], int] = field(init=False, default=none_waits)
     """Returns the payload bytes in the reader's buffer; set by the reader."""
     behind_ms: int | None = field(init=False, default=None)
-    """How far the newest answer was behind the tip; None before Kinesis reported it."""
+    """How far the newest page was behind the tip of the shard, as Kinesis reported; None before the first report."""
     behind_wall_s: float = field(init=False, default=0.0)
-    """Time of that report, in epoch seconds."""
+    """When Kinesis reported `behind_ms`, in epoch seconds."""
     trend: Trend = field(init=False, default_factory=Trend)
     on_tip: Callable[[str, bool], None] = field(init=False, default=nobody_asks)
-    """Called with True when the shard's child has processed all records that there were, and with False when that is in
-    doubt again because the child failed."""
+    """Called with the lease key and True when the shard's child has processed all records up to the tip, and with False
+    when the child fails, because it gets records again then."""
     # --- the child
     forced_activity: ShardActivity | None = field(init=False, default=None)
-    """Activity that follows from the consumer's state, whatever its child does; None if the child decides."""
+    """The activity, if the consumer's state alone decides it; None if it depends on what the child does."""
     is_ending: bool = field(init=False, default=False)
-    """Whether checkpoints are now requested by an ending child."""
+    """Whether the child is at its end, or at the end of its shard, so that its checkpoints count as
+    `ending_checkpoints`, too.
+    """
     is_failing: bool = field(init=False, default=False)
     is_paused: bool = field(init=False, default=False)
     busy_since: float | None = field(init=False, default=None)
     """Time at which the current batch was given to the child; None if it has none."""
     oldest_wall_s: float | None = field(init=False, default=None)
-    """Arrival of the oldest record that is not processed, in epoch seconds. It stays while a child that failed on the
-    record is restarted."""
+    """Arrival of the oldest record that was taken from the reader and is not processed, in epoch seconds; None if there
+    is none. It stays while a child that failed on the record is restarted."""
     moved_wall_s: float | None = field(init=False, default=None)
-    """Last progress of the child with the current records, in epoch seconds; None if there are none."""
+    """When the child last made progress with the records in hand, in epoch seconds; None if it has none."""
     outstanding: int = field(init=False, default=0)
-    """Pages of which several children have records that are not answered."""
+    """With several children: number of pages with records that a child has and has not answered."""
     _is_tip_taken: bool = field(init=False, default=False)
     children: ChildLoads | None = field(init=False, default=None)
-    """What each of several children has to do; None if the shard has one."""
+    """The load of each of several children; None if the shard has one child."""
     batches: Spread = total(
         "mld_records_total",
         "User records given to the child, after de-aggregation.",
         JavaMetric(PROCESS, "RecordsProcessed", COUNT, S, SHARD),
     )
-    """Number of records of each batch."""
+    """The number of records in each batch."""
     record_bytes: Spread = total(
         "mld_record_bytes_total",
         "Payload bytes given to the child.",
         JavaMetric(PROCESS, "DataBytesProcessed", BYTES, S, SHARD),
     )
-    """Payload bytes of each batch."""
+    """The payload bytes in each batch."""
     behind: Spread = sent(
         Spread,
         JavaMetric(PROCESS, "MillisBehindLatest", MILLIS, S, SHARD),
         JavaMetric(TRACKER, "MillisBehindLatest", MILLIS, S),
     )
-    """`behind_ms` at each batch."""
+    """The value of `behind_ms` when each batch was answered."""
     tasks: Calls = sent(Calls, *success_and_time(PROCESS, "", S, SHARD))
     """Time of each batch, from its preparation to the child's answer."""
     process_records: Spread = histogram(
@@ -231,7 +241,7 @@ class ShardMetrics:
     )
     """Checkpoints, counted when the table has answered."""
     ending_checkpoints: Calls = sent(Calls, *success_and_time(ShardEndCounts.OPERATION, "UpdateLease", D, SHARD))
-    """Those of `checkpoints` that a child requested at the end of its shard or of its own life."""
+    """The part of `checkpoints` that a child requested at the end of its shard or before it ended itself."""
     checkpoints_by: Tally = tally(
         "mld_checkpoints_total",
         "Checkpoints, counted when the table has answered: stored, refused or error.",
@@ -322,20 +332,24 @@ class ShardMetrics:
             self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
 
     def done(self) -> None:
-        """Note that all records that were taken are answered."""
+        """Note that the child has answered for all records that were taken from the reader."""
         self.moved_wall_s = self.oldest_wall_s = None
         self.outstanding = 0
         if self._is_tip_taken:
             self.reached_tip()
 
     def in_flight(self, pages: int, oldest_wall_s: float | None, moved_wall_s: float | None) -> None:
-        """Note that several children have records of so many pages: when the first one of them that is not answered
-        arrived, and when they last got on.
+        """Note the work of several children: they have unanswered records of so many pages.
+
+        `oldest_wall_s` is when the oldest of these records arrived, `moved_wall_s` when a child last made progress.
         """
         self.outstanding, self.oldest_wall_s, self.moved_wall_s = pages, oldest_wall_s, moved_wall_s
 
     def reached_tip(self) -> None:
-        """Note that everything up to the tip of the shard was taken; it is reached once that is answered."""
+        """Note that all records up to the tip of the shard were taken from the reader.
+
+        The tip counts as reached once the children have answered for all of them.
+        """
         self._is_tip_taken = True
         if not self.outstanding:
             self.oldest_wall_s = None
@@ -346,8 +360,9 @@ class ShardMetrics:
         self.busy_since = now
 
     def lost(self, asked: str, first: str | None, words: str, wall_s: float) -> bool:
-        """Note that records between `asked`, which was read, and `first` are lost. False if this loss
-        was noted before.
+        """Note that the records between `asked`, the last one that was read, and `first` are lost.
+
+        Return False if this loss was noted before.
         """
         if self.lost_last == (asked, first):
             return False
@@ -358,7 +373,7 @@ class ShardMetrics:
         return True
 
     def answered(self, batch: CountedRecords | None, took_s: float, wall_s: float) -> None:
-        """Note the answer to `batch`. None: a child did not answer, or reported an error."""
+        """Note the answer to `batch`, which took `took_s`. `batch` is None if the child failed to process it."""
         self.busy_since = None
         self.process_records.note(took_s)
         self.tasks.note(batch is not None, took_s)
@@ -421,10 +436,11 @@ class ShardMetrics:
         self.behind_wall_s = wall_s
 
     def lag_ms(self, wall_s: float) -> int | None:
-        """Return the lag of the shard at `wall_s`: the age of its oldest unprocessed record; None if unknown.
+        """Return the lag of the shard at `wall_s`, the age of its oldest unprocessed record; None if unknown.
 
-        If records are in hand, it is the age of the first of them. Otherwise it is the lag that Kinesis reported last,
-        plus the time since then. For an idle shard that time is added only if the report is old.
+        It is the larger of two values, as far as they are known: the age of the oldest record in hand, and the lag that
+        Kinesis reported last, plus the time since then. For an idle shard that time is added only if the report is
+        older than LAG_KNOWN_S.
         """
         known = [] if self.oldest_wall_s is None else [wall_s - self.oldest_wall_s]
         if self.behind_ms is not None:
@@ -434,7 +450,7 @@ class ShardMetrics:
         return round(1000 * max(0.0, *known)) if known else None
 
     def activity_at(self, wall_s: float) -> ShardActivity:
-        """Return the activity at `wall_s`, which may also be STALLED or UNREADABLE: these show only with time."""
+        """Return the activity at `wall_s`. Unlike `activity`, it may be STALLED or UNREADABLE, which depend on time."""
         if self.activity not in (ShardActivity.IDLE, ShardActivity.PROCESSING):
             return self.activity
         if self.moved_wall_s is not None and wall_s - self.moved_wall_s >= STALLED_AFTER_S:
@@ -464,7 +480,7 @@ class ShardMetrics:
         return f"since {iso_time(since_s or 0.0)}: {why}"
 
     def read_again(self) -> int:
-        """Note that a read succeeded, and return how many had failed before it."""
+        """Note that a read succeeded, and return how many reads in a row had failed before it."""
         failed = self.failed_reads.count
         if failed:
             self.failed_reads = FailedReads()
@@ -492,8 +508,9 @@ class ShardMetrics:
             self.expired_iterators.note(1)
 
     def fetched_nothing(self, seconds: float) -> None:
-        """Note the end of a read without records. It costs less than `fetched`, as nearly all reads at the tip are of
-        this kind.
+        """Note that a read took so many seconds and returned no records.
+
+        This is cheaper than `fetched`, because nearly all reads at the tip return no records.
         """
         self._empty_fetches.append(seconds)
         self._took(seconds)
@@ -505,9 +522,7 @@ class ShardMetrics:
         self.slow_reads = self.slow_reads + 1 if seconds > SLOW_READ_S else 0
 
     def contested(self, words: str, wall_s: float, for_s: float) -> None:
-        """Note that another subscriber took over the subscription again. It is reported for the next
-        `for_s` seconds.
-        """
+        """Note that another subscriber took over the subscription again; this is reported for `for_s` seconds."""
         self.contested_words, self.contested_until_s = words, wall_s + for_s
 
     def _count_empty_fetches(self) -> None:

@@ -1,4 +1,4 @@
-"""`SparkFigures`: what the session host of `mld-spark` last reported of its work."""
+"""`SparkFigures`: what the session host of `mld-spark` reported last. That is the process with the Spark session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mld.metrics.declaring import Instant, age_s, given, shown
 
 @dataclass(frozen=True, slots=True)
 class SparkFigures:
-    """The last report of the session host. Times are epoch seconds; counts begin with its start."""
+    """The last report of the session host. Times are epoch seconds; counts are since the host's start."""
 
     written_at: float
     interval_s: float = given(

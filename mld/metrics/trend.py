@@ -9,15 +9,15 @@ TREND_STEP_S, TREND_STEPS = 120, 30
 """Seconds of a step, and number of steps: a row holds the lag of the last hour."""
 NO_LAG = "-"
 LAG_LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-"""Letters in the order of their codes. The first stands for less than a second."""
+"""Letters in the order of their codes, so that a greater letter means a greater lag. "0" means less than a second."""
 LEVELS_PER_DOUBLING = 3
 
 
 class Trend:
     """The lag of a shard in the last hour. It is kept in the lease row, so it moves with the lease to the next worker.
 
-    A letter stands for lags from one value up to 1.26 times it; letters reach from a second to twelve days. `text` and
-    `at_s` come from the row.
+    Each letter stands for lags that are up to 1.26 times those of the letter before; the letters reach from a second to
+    twelve days. `text`, the letters so far, and `at_s`, the time of the last letter, come from the row.
     """
 
     def __init__(self, text: str = "", at_s: int = 0) -> None:
@@ -38,12 +38,14 @@ class Trend:
         return self._text
 
     def values(self, wall_s: float) -> list[float | None]:
-        """Return the lags as `trend_values` does."""
+        """Return the lag in seconds for each step of the last hour, as `trend_values` does."""
         return trend_values(self._text, self._step * TREND_STEP_S, wall_s)
 
 
 def trend_values(text: str, at_s: int, wall_s: float) -> list[float | None]:
-    """Return the lag in seconds for each step of the last hour, the oldest first; None where it was unknown."""
+    """Return the lag in seconds for each step of the last hour, the oldest first; None for a step
+    without a known lag.
+    """
     passed = max(0, int(wall_s) // TREND_STEP_S - at_s // TREND_STEP_S)
     values = []
     for letter in (text + NO_LAG * min(passed, TREND_STEPS))[-TREND_STEPS:]:

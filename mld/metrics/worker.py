@@ -1,4 +1,4 @@
-"""`WorkerMetrics`: what is counted for the worker as a whole."""
+"""`WorkerMetrics`: the counts that are kept for the worker as a whole, not for single shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mld.metrics.spark_figures import SparkFigures
 CREATED, DELETED = "created", "deleted"
 """The labels of `mld_lease_rows_total`."""
 LATE_S_MIN = 60.0
-"""Answers count as late for this long after the last late one, or for a lease duration if that is longer."""
+"""DynamoDB counts as slow for this long after a late answer, or for a lease duration if that is longer."""
 
 
 class LeaseMove(Enum):
@@ -36,11 +36,11 @@ class LeaseMove(Enum):
 
 @dataclass(slots=True, eq=False)
 class WorkerMetrics:
-    """What is counted for the worker as a whole, and the last state of its table, files, disks and Spark session."""
+    """The counts of the worker as a whole, and the last state of its table, files, disks and Spark session."""
 
     records: int = field(init=False, default=0)
-    """Records of shards whose leases are gone. `Metrics.records` adds those of the held leases. The next two fields
-    work in the same way."""
+    """Records of shards whose leases this worker no longer holds. `Metrics.records` adds the records of the leases that
+    it holds. The next two fields work in the same way."""
     record_bytes: int = field(init=False, default=0)
     child_restarts: int = field(init=False, default=0)
     leases_lost: int = counter(
@@ -56,10 +56,10 @@ class WorkerMetrics:
     )
     late_words: str = field(init=False, default="")
     late_until: float = field(init=False, default=-math.inf)
-    """Answers count as late until this time, in monotonic seconds."""
+    """DynamoDB counts as slow until this time, in monotonic seconds."""
     left_behind: str | None = field(init=False, default=None)
-    """The mode that the fleet has changed to, if this worker takes no leases because it is configured to stay in its
-    mode."""
+    """The mode that the fleet has changed to, if this worker is configured to stay in its old mode and so takes no
+    leases; else None."""
     lease_moves: Tally = tally(
         "mld_lease_moves_total",
         "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",
@@ -106,14 +106,14 @@ class WorkerMetrics:
     configuration: ConfigurationMetrics = field(init=False, default_factory=ConfigurationMetrics)
     disks: DiskMetrics = field(init=False, default_factory=DiskMetrics)
     fault_counts: Mapping[str, int] = field(init=False, default_factory=dict)
-    """How many faults of each kind were found last."""
+    """For each kind of fault, how many the last check found."""
     spark: SparkFigures | None = field(init=False, default=None)
     """The last report of this daemon's session host; None if there is none."""
     operations: Operations = field(init=False, default_factory=Operations)
 
     def answered_late(self, words: str, now: float, late_for_s: float) -> None:
-        """Count an answer of DynamoDB that confirmed a lease too late. Answers now count as late for at least
-        `late_for_s`.
+        """Count an answer of DynamoDB that confirmed a lease too late. DynamoDB counts as slow for at least
+        `late_for_s` from now on.
         """
         self.late_answers += 1
         self.late_words, self.late_until = words, now + max(LATE_S_MIN, late_for_s)

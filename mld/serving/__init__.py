@@ -1,1 +1,3 @@
-"""What a running daemon tells those who ask it: over HTTP, and over a socket of this machine."""
+"""How a running daemon is observed: pages and probes over HTTP, the control socket, metrics that it
+sends, and alerts.
+"""

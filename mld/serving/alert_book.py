@@ -1,4 +1,4 @@
-"""`AlertBook`: decides which faults are posted as alerts, and when their ends are. Pure."""
+"""`AlertBook`: decides when a fault is posted as an alert, and when its end is posted. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mld.operating.faults import (
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Faults of one kind that begin, or end, at the same look."""
+    """One message about all faults of one kind that begin, or end, at the same time."""
 
     kind: str
     begins: bool
@@ -34,26 +34,28 @@ def kind_ends(kind: str) -> bool:
 
 
 def is_own(kind: str) -> bool:
-    """Return whether each worker posts faults of this kind itself."""
+    """Return whether each worker posts its own faults of this kind; otherwise one worker posts those of the fleet."""
     known = KINDS.get(kind)
     return known is not None and known.is_own
 
 
 class AlertBook:
-    """The faults that were posted and have not ended, and those that may be posted soon."""
+    """Keeps the faults that were posted and have not ended, and faults that will be posted if they last."""
 
     def __init__(self, posted: Iterable[str]) -> None:
         """Make a book from the ids of faults that were posted before."""
         self._posted = {FleetFault.known_as(name) for name in posted}
         self._since: dict[FleetFault, float] = {}
-        """When each fault that is not posted began, and when each posted one ended; monotonic seconds."""
+        """For faults that were found but not posted: when each began. For posted faults that are no longer found: when
+        each ended. In monotonic seconds.
+        """
 
     @property
     def posted(self) -> frozenset[str]:
         return frozenset(alert.id for alert in self._posted)
 
     def due(self, found: Collection[FleetFault], now: float) -> list[Post]:
-        """Return the posts that are due after a look at `now`, which has found these faults."""
+        """Return the posts that are due. `found` are the faults that were found at `now`, in monotonic seconds."""
         self._posted -= {fault for fault in self._posted - {*found} if not kind_ends(fault.kind)}
         changed = {fault for fault in found if hold_of(fault.kind) is not None} ^ self._posted
         self._since = {alert: self._since.get(alert, now) for alert in changed}

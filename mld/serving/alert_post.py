@@ -1,4 +1,4 @@
-"""`document`: what is posted to the webhook about an alert. Pure."""
+"""`document`: makes the JSON document that is posted to the webhook for an alert. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ ZERO_WIDTH_SPACE = "\u200b"
 _BRACKETS = str.maketrans("<>", "\u2039\u203a")
 _MARKUP = re.compile(r"@(?=\w)|\](?=\()")
 SUBJECTS_MAX = 20
-"""Subjects that a post names at most; it counts all."""
+"""A post names at most so many subjects, and gives the number of all."""
 
 
 def _plain(text: str) -> str:
-    """Return the text with markup disabled that chats take for links or mentions: parts of it may come from records."""
+    """Return the text without markup that a chat would show as a link or a mention: parts of it may
+    come from records.
+    """
     return _MARKUP.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, text.translate(_BRACKETS))
 
 
 def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber) -> Mapping[str, Any]:
-    """Return the document for the webhook. Its `text` says everything in words, because chats show only that."""
+    """Return the document for the webhook. Chats show only its `text`, so the text contains everything, in words."""
     named = post.alerts[:SUBJECTS_MAX]
     names = ", ".join(alert.subject for alert in named) + (", …" if len(post.alerts) > len(named) else "")
     first = named[0]

@@ -1,8 +1,8 @@
 """`CloudWatch`: sends a period's metrics of this worker to CloudWatch. Rules: metrics#publication.
 
 The values of a period go in as few requests as possible, compressed by the SDK. If CloudWatch does not answer or is too
-busy, the values wait (at most `metricsMaxQueueSize`), and are sent later with the time at which they were measured.
-Values that it refuses are dropped, because it would refuse them again.
+busy, the values wait (at most `metricsMaxQueueSize` of them), and are sent later with the time at which they were
+measured. Values that CloudWatch refuses are dropped, because it would refuse them again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mld.serving.publisher import Publisher
 log = logging.getLogger(__name__)
 
 
-CALL_TIMEOUT_S = 5.0  # as Java's
+CALL_TIMEOUT_S = 5.0  # as in Java's daemon
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 PASSING = frozenset(
     {
@@ -50,7 +50,8 @@ PASSING = frozenset(
         "ThrottlingException",
     }
 )
-"""Error codes of refusals that may succeed later, like all errors with a status of 500 or more."""
+"""Error codes below status 500 after which the same request may succeed later. From status 500 on, every error is such.
+"""
 
 
 @asynccontextmanager
@@ -75,7 +76,9 @@ async def publishing(settings: Settings, metrics: Metrics, factory: ClientFactor
 
 
 def cloudwatch_service(factory: ClientFactory) -> AwsService:
-    """Return a client of CloudWatch that opens with its first call, so that a start neither waits for it nor fails."""
+    """Return a client of CloudWatch that opens with its first call, so that the daemon starts even if CloudWatch is
+    away.
+    """
     return service_of(factory, "cloudwatch", label="CloudWatch", threads_max=1, read_timeout_s=CALL_TIMEOUT_S)
 
 
@@ -89,12 +92,12 @@ class CloudWatch:
         self._queue = DatumQueue(queue_max)
 
     async def send(self, datums: list[Datum], stamp_s: float) -> None:
-        """Send the values with this time, in epoch seconds. Raises MetricsError if not all were sent."""
+        """Send the values, stamped with `stamp_s`, in epoch seconds. Raises MetricsError if not all were sent."""
         for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
             part = datums[first : first + DATUMS_PER_REQUEST_MAX]
             self._queue.put([replace(datum, stamp_s=stamp_s) for datum in part])
             await asyncio.sleep(0)
-        self._tell_dropped()
+        self._warn_of_dropped()
         waiting, done = self._queue.take(), 0
         failure: MetricsError | None = None
         for batch in packed(waiting):
@@ -110,7 +113,7 @@ class CloudWatch:
         if failure is not None:
             raise failure
 
-    def _tell_dropped(self) -> None:
+    def _warn_of_dropped(self) -> None:
         dropped, self._queue.dropped = self._queue.dropped, 0
         if dropped:
             log.warning(

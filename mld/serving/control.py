@@ -1,10 +1,11 @@
 """`ControlServer`: the control socket, on which a daemon answers commands of its own user on this machine.
 
-A caller sends one line of JSON, such as ``{"ask": "status"}``. It gets one line of JSON with ``answer`` or ``error``; a
-trace has any number of lines after it, until either side ends the connection. The server runs on the daemon's event
-loop, like the HTTP server: if the loop hangs, no answer comes. Connections, sizes and times are bounded, and a slow
-caller delays no other. Only the daemon's user may connect: the directory of the socket (`mld.core.control_place`) keeps
-others out, and the caller's user id is checked as well. No request changes anything.
+A caller sends one line of JSON, such as ``{"ask": "status"}``. It gets one line of JSON with ``answer`` or ``error``.
+If it asked for a trace of a child's messages, more lines follow, until either side ends the connection. The server runs
+on the daemon's event loop, like the HTTP server: if the loop hangs, no answer comes. Connections, sizes and times are
+bounded, and a slow caller delays no other. Only the daemon's user may connect: the permissions of the socket's
+directory (`mld.core.control_place`) keep other users out, and the caller's user id is checked as well. No request
+changes anything.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ ANSWER_TIMEOUT_S = 30.0  # for the daemon to make an answer, and for the caller 
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any] | bytes
-"""An object, or its JSON: large answers are encoded in steps where they are made."""
+"""An object, or its JSON: a large answer is encoded by the function that makes it, in steps."""
 ControlRoute = Callable[[Request], AsyncGenerator[Answer, None]]
-"""A function that answers one kind of request. Its first value is the answer; those after it are sent as they come."""
+"""A function that answers one kind of request. The first value that it yields is the answer; further values are sent as
+they come.
+"""
 
 
 class RequestRefused(MldError):
-    """The request cannot be answered. The text gives the reason and the remedy."""
+    """The request cannot be answered. The caller gets the text, with the reason and the remedy."""
 
 
 class ControlServer:
-    """Serves `routes`, each by the word that a request asks for, on a socket of this user alone."""
+    """Answers requests on a socket for this user alone. The word after "ask" in a request selects one of `routes`."""
 
     def __init__(self, routes: Mapping[str, ControlRoute]) -> None:
         self._routes = routes
@@ -52,7 +55,7 @@ class ControlServer:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self, place: ControlPlace, *, is_named: bool) -> str:
-        """Listen at `place`, and return its path. A dead socket is replaced, a live one is not.
+        """Listen at `place`, and return its path. If a socket is there already, replace it only if no process answers.
 
         `is_named`: an operator chose the place, so dead sockets of other daemons in its directory are not removed.
         Raises ControlPlaceError.
@@ -70,7 +73,7 @@ class ControlServer:
 
     @property
     def is_there(self) -> bool:
-        """Whether the socket's file is still the one that this server made: a cleaner may have removed it."""
+        """Whether the socket's file is still the one that this server made. A cleaner of /tmp may have removed it."""
         return self._place is not None and inode_of(self._place.path) == self._inode
 
     async def close(self) -> None:

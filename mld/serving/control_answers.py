@@ -1,4 +1,8 @@
-"""`ControlAnswers`: what a daemon answers on its control socket: who it is, probes, its status, a child's trace."""
+"""`ControlAnswers`: the answers of a daemon on its control socket: its identity, probes, its status, and protocol
+traces.
+
+A protocol trace is the live transcript of the messages between the daemon and a child (`mld tap`).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class ControlAnswers:
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
-        """Return the function for each word that a request may ask for."""
+        """Return for each word that a request may ask for the function that answers it."""
         return {
             "who": self._who,
             "live": self._live,

@@ -1,7 +1,7 @@
 """`claimed`: makes the file of the control socket at its place, for this user alone.
 
-The file appears at its place only when the socket listens. A lock on the directory keeps other daemons out meanwhile. A
-dead socket is replaced, a live one is not.
+The file appears at its place only when the socket listens. Until then, a lock on the directory keeps other daemons out.
+If a socket is at the place already, it is replaced only if no process answers there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mld.core.control_place import SUFFIX, ControlPlace, ControlPlaceError
 
 BACKLOG = 32
 STALE_LOOKED_AT_MAX = 1_000
-LOCK_TRIES, LOCK_PAUSE_S = 40, 0.05  # another daemon that starts holds the lock for some milliseconds
+LOCK_TRIES, LOCK_PAUSE_S = 40, 0.05  # a daemon that starts holds the lock for some milliseconds
 OWN_SOCKET = 0o600
 
 
@@ -65,8 +65,8 @@ def _listening(handle: int, place: ControlPlace) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
-        with contextlib.suppress(OSError):  # not everywhere; the directory is closed anyway
-            os.fchmod(listening.fileno(), OWN_SOCKET)  # the file gets this mode, whatever the umask
+        with contextlib.suppress(OSError):  # not every system can do it; the directory admits only this user anyway
+            os.fchmod(listening.fileno(), OWN_SOCKET)  # the file gets this mode, whatever the umask is
         listening.bind(control_place.address_of(handle, place.directory, passing))
         try:
             os.chmod(passing, OWN_SOCKET, dir_fd=handle)

@@ -15,15 +15,15 @@ from mld.serving.control import ControlServer
 log = logging.getLogger(__name__)
 
 
-LOOK_PERIOD_S = 10.0  # half a minute of failed probes has a daemon restarted
+LOOK_PERIOD_S = 10.0  # shorter than the half minute of failed probes after which a daemon is restarted
 
 
 async def serve_control(
     server: ControlServer, application: str, setting: str | None, environ: Mapping[str, str]
 ) -> str | None:
-    """Start the server at the path of `setting`, or else at a place that it finds; return the path.
+    """Start the server at the path of `setting`, or if that is None at the first default place that works.
 
-    If that fails, log a warning and return None.
+    Return the path. If no place works, log a warning and return None.
     """
     try:
         if setting is None:
@@ -56,9 +56,10 @@ async def _serve_somewhere(server: ControlServer, application: str, environ: Map
 async def keep_control(
     server: ControlServer, application: str, setting: str | None, environ: Mapping[str, str], clock: Clock
 ) -> None:
-    """Make the socket again whenever it was removed (by a cleaner of /tmp, or by systemd with its directory).
+    """Make the socket again whenever it was removed: by a cleaner of /tmp, or by systemd together with its directory.
 
-    Without the socket probes fail, and a healthy daemon would be restarted. Runs until cancelled.
+    Without the socket probes fail, and a healthy daemon would be restarted. Runs until cancelled, or until the socket
+    cannot be made.
     """
     while True:
         await clock.sleep(LOOK_PERIOD_S)

@@ -1,8 +1,8 @@
 """`DaemonStatus`: everything that a daemon knows of itself and its fleet, for pages, probes, commands and alerts.
 
-Nothing here changes anything, and consuming a stream needs none of it: if an answer fails, only its caller is affected.
-Liveness depends on the loops of this process only. The tables are read at most every few seconds, and only while
-somebody looks. Whether the lease table is in reach is known from the worker's own requests (`mld.metrics.reach`).
+It only reads, and the worker does not need it: if an answer fails, only its caller is affected. Liveness depends on the
+loops of this process only. The tables are read only while somebody looks, and at most every few seconds. Whether the
+lease table is in reach is known from the requests that the worker sends anyway (`mld.metrics.reach`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOOP_STEP_S = 1.0
 
 @dataclass(eq=False)
 class DaemonStatus:
-    """State of this daemon and view of its fleet. `run` samples figures while the daemon runs."""
+    """The state of this daemon and the view of its fleet. `run` samples figures while the daemon runs."""
 
     identity: Identity
     metrics: Metrics
@@ -59,9 +59,9 @@ class DaemonStatus:
     clock: Clock
     reach: TableReach
     mode: Callable[[], str]
-    """Returns the mode of the fleet, in the words of the log."""
+    """Returns the mode of the fleet as it is shown in the log."""
     is_ready: Callable[[], bool]
-    """Whether initialization is over, and no stop has been asked for."""
+    """Returns whether initialization is over and no stop has been asked for."""
     spark_sessions: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """Returns the state of each session host of `mld-spark` on this machine."""
     spark_figures: Callable[[], SparkFigures | None] = lambda: None
@@ -71,7 +71,7 @@ class DaemonStatus:
     own_events: Callable[[], Sequence[Event]] = tuple
     """Returns the latest events of this worker, which are shown if the table has no history."""
     file: str = ""
-    """The properties file, as commands in remedies name it."""
+    """The path of the properties file, which remedies contain if they propose a command."""
 
     def __post_init__(self) -> None:
         self._rates = RecordRates()
@@ -98,13 +98,13 @@ class DaemonStatus:
                 self.metrics.worker.fault_counts = counts(faults)
 
     def why_not_ready(self) -> str | None:
-        """Return why this daemon is not ready; None if it is initialized, not stopping, and has no
-        fault that counts.
+        """Return why this daemon is not ready; None if it is initialized, is not stopping, and has no fault that makes
+        the readiness probe fail.
         """
         return self._why_not(Probe.READY) if self.is_ready() else "not initialized, or stopping"
 
     def why_not_alive(self) -> str | None:
-        """Return a sentence about the loops that make no progress; None if all do."""
+        """Return a sentence about the loops that make no progress; None if all loops do."""
         return self._why_not(Probe.LIVE)
 
     def _why_not(self, probe: Probe) -> str | None:
@@ -112,7 +112,7 @@ class DaemonStatus:
         return None if why is None else self.scrub(why)
 
     def own_sight(self) -> FleetSight:
-        """Return what this worker knows of itself now, without its single shards."""
+        """Return what this worker knows now about itself, without details of its shards."""
         return FleetSight(own=self._own(), file=self.file)
 
     def _own(self) -> Own:
@@ -154,7 +154,7 @@ class DaemonStatus:
     async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
         """Return the data of the status page as JSON, in pieces, compressed by gzip if `zipped`.
 
-        It shows the whole fleet, with more details of this worker.
+        They show the whole fleet, with more details about this worker.
         """
         view = await self._view()
         return await in_turns(in_pieces(view.head(), view.lists(), zipped=zipped), self.clock)
@@ -211,7 +211,9 @@ class DaemonStatus:
         )
 
     async def _look(self) -> FleetStatus | None:
-        """Return the fleet, at most a few seconds old; if the tables cannot be read, as it was last seen."""
+        """Return the state of the fleet, at most LOOK_PERIOD_S old; if the tables cannot be read,
+        the last known state.
+        """
         async with self._looking:
             now = self.clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:

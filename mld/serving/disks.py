@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 60.0
 ANSWER_TIMEOUT_S = 10.0
-"""For all directories together. A mount that hangs blocks its thread, and is checked again only once it
-has answered.
+"""Longest wait for the checks of all directories together. A mount that hangs blocks the thread of its check, and is
+checked again only once that check has ended.
 """
 
 LookAt = Callable[[DiskPlace], Awaitable[DiskRoom]]
@@ -27,8 +27,8 @@ LookAt = Callable[[DiskPlace], Awaitable[DiskRoom]]
 
 @contextmanager
 def in_threads(places: Sequence[DiskPlace]) -> Iterator[LookAt]:
-    """Yield a function that checks a directory in a thread of its own, so that a hanging mount delays
-    no other check.
+    """Yield a function that checks a directory in a thread of its own, so that a mount that hangs delays no other
+    check.
     """
     threads = {place: Workers(threads_max=1, name=f"disk-{place.name}") for place in places}
     try:
@@ -67,13 +67,13 @@ class DiskWatcher:
         await asyncio.wait(self._under_way.values(), timeout=ANSWER_TIMEOUT_S)
         before = self.metrics.faults()
         self.metrics.rooms = {place: self._taken(place) for place in self.places}
-        self._tell(before, self.metrics.faults())
+        self._log_changes(before, self.metrics.faults())
 
     def _taken(self, place: DiskPlace) -> DiskRoom | None:
         """Return the result of the check; None if it is still running."""
         return self._under_way.pop(place).result() if self._under_way[place].done() else None
 
-    def _tell(self, before: dict[str, str], now: dict[str, str]) -> None:
+    def _log_changes(self, before: dict[str, str], now: dict[str, str]) -> None:
         for name in sorted(now.keys() - before.keys()):
             log.warning("%s", now[name], extra={"action": "disk_trouble", "place": name})
             self.events.note(EventKind.DISK, now[name])

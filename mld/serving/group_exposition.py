@@ -1,4 +1,4 @@
-"""`merged`: the metrics that the workers of a group have written, as one exposition with the worker as a label."""
+"""`merged`: merges the Prometheus texts of the workers of a group into one text, with the worker as a label."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mld.serving.prometheus import WORKER, Families
 def merged(
     told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
 ) -> tuple[str, bytes]:
-    """Return content type and body of one exposition for a whole group of workers.
+    """Return content type and body of one text (exposition) with the metrics of a whole group of workers.
 
-    `told` are the names of workers with the texts of their own expositions. The supervisor adds the number of running
-    workers, and how often each was restarted.
+    `told` has the name of each worker and the text of its own metrics. Two metrics of the group are added: the number
+    of running workers (`running`), and how often each was restarted (`restarts`).
     """
     families: dict[str, Family] = {}
     for worker, text in told:

@@ -1,12 +1,13 @@
 """`HttpServer`: a small HTTP/1.1 server on the daemon's event loop, for GET and HEAD of a few read-only paths.
 
-It runs on the event loop on purpose: if the loop hangs, no probe is answered, and that is what liveness means.
+It runs on the event loop on purpose: if the loop hangs, no probe is answered, so the liveness probe fails as it should.
 Connections, sizes and times are bounded. `mld.core.webrule` decides which callers are served. An exception in a handler
-leads to an answer of 500 and a line in the log, and to nothing else.
+only leads to an answer of 500 and a line in the log.
 
-An open connection is never ended in favour of another one. The number of places for connections is bounded, in all and
-for each peer. A connection without a place waits a moment; if it has then asked for a probe, whose answer is short, it
-is answered, else it is closed. Each request keeps its place for a quarter of a second at least, which bounds the work
+Only so many connections are served at the same time: each takes one of PLACES_MAX places, and a peer has at most
+PLACES_OF_PEER_MAX. An open connection is never closed to free its place. If no place is free, a new connection waits
+for WAIT_S. If there is still no place, but the connection has asked for a probe, it is answered, because that answer is
+short; otherwise it is closed. Each request counts for at least PACE_S of its connection's place, which bounds the work
 that a peer can cause.
 """
 
@@ -37,11 +38,11 @@ log = logging.getLogger(__name__)
 
 PLACES_MAX = 32  # a browser opens six connections
 PLACES_OF_PEER_MAX = 16  # half of them, so that one peer cannot take them all
-WAITING_MAX = 256  # connections without a place; if more come, the first one is judged at once
-WAIT_S = 0.25  # how long such a connection waits; a prober sends its request as soon as it is connected
-PROBES_MAX = 64  # answered at the same time without a place
+WAITING_MAX = 256  # connections that wait for a place; if one more comes, the first one waits no longer
+WAIT_S = 0.25  # how long a connection waits for a place; a prober has sent its request by then
+PROBES_MAX = 64  # so many probes are answered at the same time without a place
 PROBE_TIMEOUT_S = 1.0
-REQUEST_LINE_BYTES = 64  # enough to recognize the request of a probe
+REQUEST_LINE_BYTES = 64  # so many first bytes show whether a request is for a probe
 ACCEPTS_PER_TURN = 32
 ACCEPT_PAUSE_S = 0.5  # pause when the system has no file handle for another connection
 PACE_S = 0.25  # shortest time for a request at a place, once the connection has had more requests than a page needs
@@ -54,7 +55,9 @@ LOOPBACK = "127.0.0.1"
 
 
 class HttpServer:
-    """Serves `routes` by path, until it is closed. `probes` are paths whose answers are short and made at once."""
+    """Serves `routes`, by path, until it is closed. `probes` are the paths of probes: their answers are short and
+    quick.
+    """
 
     def __init__(self, routes: Mapping[str, Route], rule: WebRule, probes: Collection[str] = ()) -> None:
         self._routes = routes
@@ -156,7 +159,7 @@ class HttpServer:
         return True
 
     def _judge_first(self) -> None:
-        """Serve the connection that has waited longest, if a place is free or it asks for a probe; else close it."""
+        """Serve the connection that has waited longest if a place is free, or if it asks for a probe; else close it."""
         connection, peer, timer = self._waiting.popleft()
         timer.cancel()
         if self._is_placed(connection, peer):
@@ -185,7 +188,7 @@ class HttpServer:
             await asyncio.sleep(max(0.0, began + served * PACE_S - time()))
 
     async def _serve_connection(self, connection: socket.socket, *, requests_max: int) -> int:
-        """Answer the requests of a connection, end it, and return their number."""
+        """Answer the requests of a connection, close it, and return how many were answered."""
         served = 0
         try:
             reader, writer = await asyncio.open_connection(sock=connection, limit=READ_BYTES)

@@ -1,4 +1,4 @@
-"""`HttpAnswer`: the answer of a path over HTTP; `SharedAnswers` makes one answer for many callers."""
+"""`HttpAnswer`: the answer to an HTTP request. `SharedAnswers` makes one answer for many callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HttpAnswer:
     status: int
     content_type: str
     body: bytes | Sequence[bytes]
-    """Several pieces if the body is long."""
+    """The whole body, or its pieces if it is long."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -36,14 +36,15 @@ Route = Callable[[Question], Awaitable[HttpAnswer]]
 
 
 class SharedAnswers:
-    """Makes each variant of an answer at most once in `valid_s` seconds for all callers, less often if
-    it takes long.
+    """Keeps answers for `valid_s` seconds and gives them to all callers; longer if making one takes long.
+
+    A variant is one form of an answer, such as its compressed form.
     """
 
     VARIANTS_MAX = 4
     VALID_S_MAX = 5.0
     COST_SHARE = 0.05
-    """Largest share of the loop's time that making answers may take, however many callers there are."""
+    """Largest share of the event loop's time that making answers may take, however many callers there are."""
 
     def __init__(self, valid_s: float = 1.0) -> None:
         self._valid_s = valid_s

@@ -1,5 +1,5 @@
-"""`next_request` and `send_answer`: one exchange of HTTP over a connection, by `h11`, with bounds on
-sizes and times.
+"""`next_request` and `send_answer`: one HTTP request and its answer on a connection, by `h11`, with bounds on sizes and
+times.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from mld.serving.http_answers import HttpAnswer
 HEAD_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
 WRITE_BYTES = 64 * 1024
-REQUEST_TIMEOUT_S = 10.0  # for a request head to arrive, and for each WRITE_BYTES to be taken
-UNREAD_BYTES_MAX = 1024 * 1024  # read and dropped before a connection ends, so that the caller gets its answer
+REQUEST_TIMEOUT_S = 10.0  # for the head of a request to arrive, and for the caller to take each WRITE_BYTES
+UNREAD_BYTES_MAX = 1024 * 1024  # so much is read and dropped before a connection is closed; see `part`
 _COMMON = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -71,8 +71,9 @@ async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
 
 
 async def part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read and drop what the caller still sends, so that closing the connection does not destroy the
-    end of the answer.
+    """End our side of the connection, then read and drop what the caller still sends.
+
+    If a connection is closed while data is unread, the caller may lose the end of the answer.
     """
     writer.write_eof()
     for _ in range(0, UNREAD_BYTES_MAX, READ_BYTES):

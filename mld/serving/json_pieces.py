@@ -1,4 +1,4 @@
-"""`in_pieces`: encodes a document with long lists as JSON, compressed if wanted, in steps that let other tasks run."""
+"""`in_pieces`: encodes a document with long lists as JSON, in steps between which other tasks of the loop can run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from mld.core.steps import Steps
 
-SHARDS_PER_STEP = 20  # encoded (10 µs each) before other tasks get their turn
+SHARDS_PER_STEP = 20  # so many are encoded, 10 µs each, before other tasks get their turn
 COMPRESSION_LEVEL = 3  # makes the text twenty times smaller; higher levels save little more
 Document = dict[str, Any]
 
@@ -20,7 +20,7 @@ def in_pieces(
 ) -> Steps[tuple[bytes, ...]]:
     """Return a document with long lists as compact JSON in pieces, compressed by gzip if `zipped`.
 
-    Neither the whole text nor a second form of it is ever in memory.
+    `lists` has the long lists by their names in the document. The text is never in memory as a whole.
     """
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []

@@ -1,11 +1,11 @@
 """`Notifier`: posts faults of the fleet, and their ends, to a webhook (`mld.notify`). Rule: coordination#notifier.
 
-The faults are those that all views show (`operating.verdicts`). One worker of the fleet posts for all: it looks once a
-minute, and posts faults that have lasted for a while. The lease table keeps the list of posted faults, so that another
-worker can continue. If the table goes out of reach, no other worker can be chosen; so the worker that posts for the
-fleet at that time also posts this fault and its end. Faults that only one worker can know, such as a full disk, are
-posted by that worker itself, which forgets them when it ends. A post that fails is repeated after the next look, as
-long as the fault lasts.
+The faults are those that pages and commands show (`operating.verdicts`). One worker of the fleet posts for all: it
+looks once a minute, and posts faults that have lasted for a while. The lease table keeps the list of posted faults, so
+that another worker can take over. While the table is out of reach, no other worker can be chosen; so the worker that
+was posting for the fleet also posts that the table is out of reach, and later that this is over. Faults that only one
+worker can know, such as a full disk, are posted by that worker itself, which forgets them when it ends. A post that
+fails is tried again after the next look, as long as the fault lasts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 60.0
 POSTS_MAX = 10
-"""Posts after one look, which means in one minute."""
+"""At most so many posts after one look, that is, in one minute."""
 ATTEMPTS_MAX = 3
 PAUSES_S = (2.0, 8.0)
 POST_TIMEOUT_S = 10.0
@@ -47,13 +47,13 @@ Look = Callable[[], Awaitable[tuple[FleetStatus | None, str | None]]]
 
 @dataclass(eq=False)
 class Notifier:
-    """Looks, and posts what is due."""
+    """Looks for faults, and posts those that are due."""
 
     post: Callable[[Mapping[str, Any]], Awaitable[None]]
     """Sends one post. Raises PostFailedError."""
     look: Look
     own: Callable[[], FleetSight]
-    """Returns what this worker knows of itself."""
+    """Returns what this worker knows about itself, in which faults are found."""
     speaks: Callable[[], bool]
     """Returns whether this worker posts for the whole fleet."""
     table: EventsTable
@@ -86,10 +86,11 @@ class Notifier:
         return {fault for fault in general_faults(self.own()) if is_own(fault.kind)}
 
     def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[FleetFault]:
-        """Return the present faults of the fleet.
+        """Return the faults of the fleet that count as present now.
 
         While the table cannot be read, or when another worker posts for the fleet, the faults that were posted count as
-        present, so that neither a new one nor an end is posted; only the unreadable table itself is.
+        present, so that neither a new fault nor the end of one is posted. The only exception is the fault that the
+        table cannot be read.
         """
         if trouble is None and self.speaks():
             return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not is_own(fault.kind)}
@@ -111,10 +112,10 @@ class Notifier:
             failure = survived(error, "storing alerts")
             log.info("alerts not stored: %s", failure, extra={"action": "alerts_not_stored"})
 
-    async def _post(self, told: Mapping[str, Any]) -> bool:
+    async def _post(self, content: Mapping[str, Any]) -> bool:
         for attempt in range(ATTEMPTS_MAX):
             try:
-                await self.post(told)
+                await self.post(content)
             except PostFailedError as error:
                 why = str(error)
             else:
@@ -122,6 +123,6 @@ class Notifier:
             if attempt < len(PAUSES_S):
                 await self.clock.sleep(PAUSES_S[attempt])
         log.warning(
-            "alert not posted to mld.notify: %s", why, extra={"action": "notify_failed", "alert": told["alert"]}
+            "alert not posted to mld.notify: %s", why, extra={"action": "notify_failed", "alert": content["alert"]}
         )
         return False

@@ -1,4 +1,4 @@
-"""`own_shards`: the shards of this worker in plain values, for `mld status`, without a read of any table. Pure."""
+"""`own_shards`: the shards of this worker as plain values, for `mld status`. No table is read for it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from mld.operating.shard_view import (
 
 
 def own_shards(metrics: Metrics, at: Instant) -> list[dict[str, Any]]:
-    """Return the shards of this worker in plain values: first those in trouble, then by lag."""
+    """Return the shards of this worker as plain values: first the shards in trouble; among equals, the largest lag
+    first.
+    """
     return sorted(
         (_shard(part, at) for part in metrics.shards.values()),
         key=lambda one: (RANKS.get(one["state"], len(RANKS)), -(one["behindSeconds"] or 0.0), one["key"]),
@@ -22,7 +24,7 @@ def own_shards(metrics: Metrics, at: Instant) -> list[dict[str, Any]]:
 
 
 def processes_value(own: ShardMetrics, at: Instant) -> dict[str, Any]:
-    """Return what each of several children of a shard has to do; nothing for a shard with one child."""
+    """Return the load of each of several children of a shard; an empty object for a shard with one child."""
     return {} if own.children is None else {"childProcesses": own.children.value(at.now)}
 
 

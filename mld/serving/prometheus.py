@@ -1,7 +1,8 @@
 """`/metrics`: all metrics of a worker in the text format of Prometheus, or of OpenMetrics if the scraper asks for it.
 
-prometheus-client (extra `metrics`) writes the formats. Its registry and its instruments are not used: the values come
-from one snapshot, so that a scrape shows one moment, and nothing is counted twice.
+The package prometheus-client (extra `metrics`) writes both formats. Its registry and its instruments are not used. The
+values are read from our own instruments at the beginning of a scrape, so that the scrape shows one moment, and nothing
+has to be counted twice.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _COMMON = ("application", "stream")
 WORKER = "worker"
 _HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)
 END = b"# EOF\n"
-"""Last line of a text in OpenMetrics."""
+"""Last line of a text in the OpenMetrics format."""
 SHARDS_AT_A_TIME = 8
-"""Shards that are written before other tasks get their turn; a histogram of one has twenty lines."""
+"""So many shards are written before other tasks get their turn; one histogram of one shard has twenty lines."""
 SHARDS_READ = 25
-"""Shards that are read (30 µs each) before other tasks get their turn."""
+"""So many shards are read, 30 µs each, before other tasks get their turn."""
 _FAMILIES: Mapping[MetricKind, Any] = {
     MetricKind.COUNTER: CounterMetricFamily,
     MetricKind.GAUGE: GaugeMetricFamily,
@@ -44,7 +45,7 @@ def exposition_steps(
 ) -> Steps[tuple[str, tuple[bytes, ...]]]:
     """Return the content type and the text in pieces, in the format that the scraper's `Accept` header prefers.
 
-    A family of metrics is written for a few shards at a time, with its head only once.
+    Each metric (a family in Prometheus's terms) is written for a few shards at a time, with its head only once.
     """
     encoder, content_type = choose_encoder(accept)
 
@@ -79,7 +80,7 @@ def process_collector() -> ProcessCollector:
 
 
 class Families(CollectorRegistry):
-    """A registry that returns families which were collected before."""
+    """A registry that returns the families that it was given. prometheus-client's encoders take only a registry."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         super().__init__(auto_describe=False)
@@ -97,7 +98,7 @@ def _info(me: Identity) -> Family:
 
 
 def _family(metric: Metric, values: Iterable[tuple[tuple[str, ...], Value]]) -> Any:
-    """Return a family with these values, each with its first labels: those that all metrics have, and the shard."""
+    """Return a family with these values. Each comes with its first label values: application, stream and shard."""
     family = _FAMILIES[metric.kind](metric.name, metric.help, labels=(*_COMMON, *metric.labels))
     for first, value in values:
         for labels, number in metric.series(value, *first):

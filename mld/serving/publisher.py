@@ -1,4 +1,4 @@
-"""`Publisher`: takes the metrics of each period and sends them, without ever disturbing the worker."""
+"""`Publisher`: takes the metrics of each period and sends them. Whatever fails here, the worker goes on."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from mld.metrics.datums import (
 log = logging.getLogger(__name__)
 
 
-LAST_WORDS_S = 5.0  # how long a stop waits until the last values are sent
+LAST_SEND_S = 5.0  # a stop waits at most this long until the last values are sent
 SPREAD_S_MAX = 10.0
 SPREAD_SHARE = 1 / 6
-"""All workers take their values at the same moment. Each sends them after a pause of at most this share
-of the period.
+"""All workers take their values at the same moment, so each waits before it sends them: a random pause of at most this
+share of the period, and at most SPREAD_S_MAX.
 """
 
 
 class Publisher:
-    """Publishes at the end of each period, until `close`, which sends the rest. An outage is logged
-    once when it begins and once when it ends.
+    """Publishes at the end of each period, until `close`, which sends the remaining values.
+
+    An outage is logged once when it begins and once when it ends.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Publisher:
         """Send the remaining values, within a few seconds, and stop."""
         self._stopping.set()
         try:
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(LAST_SEND_S):
                 if self._running is not None:
                     await self._running
                 await self._publish(*await self._taken())
@@ -86,7 +87,9 @@ class Publisher:
                     await self._running
 
     async def _taken(self) -> tuple[list[Datum], float]:
-        """Return the values of the period that ends now, and when it began (now, if the clock was set back)."""
+        """Return the values of the period that ends now, and when the period began. If the clock was set back since
+        then, return the present time instead.
+        """
         begin_s, self._begin_s = self._begin_s, self._clock.wall()
         stamp_s = min(begin_s, self._begin_s)
         return await in_turns(self._take(), self._clock), stamp_s
@@ -102,7 +105,9 @@ class Publisher:
             log.info("metrics are published again", extra={"action": "metrics_published"})
 
     def _failed(self, error: MldError) -> None:
-        """Log a failure: as a warning if it is of another kind than the last one, since sending last worked."""
+        """Log a failure: as a warning if it is the first one, or of another kind than the last one;
+        else for debugging.
+        """
         kind = error.kind if isinstance(error, MetricsError) else type(error).__name__
         level = logging.DEBUG if self._failing == kind else logging.WARNING
         self._failing = kind

@@ -1,4 +1,5 @@
-"""`StatusView`: the document of `/status.json`: the whole fleet, with more details of this worker's shards. Pure.
+"""`StatusView`: makes the document of `/status.json`: the whole fleet, with more details about this worker's shards.
+Pure.
 
 A table may have 10,000 rows, so the long lists of the document are iterators, which are encoded in steps.
 """
@@ -32,15 +33,15 @@ from mld.properties.scrubber import Scrubber
 from mld.serving.json_pieces import Document
 from mld.serving.own_shards import processes_value
 
-SAID_BY_OTHERS = ("why", "note", "lastError", "words", "remedy")
-"""Fields whose texts may come from children, AWS or rows of the table."""
+FOREIGN_TEXTS = ("why", "note", "lastError", "words", "remedy")
+"""Fields whose texts may come from children, from AWS or from rows of the table, so that secrets are hidden in them."""
 
 EVENTS_SHOWN = 20
 DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
 
 
 class RecordRates:
-    """Records a second of each shard, between the last two samples."""
+    """The rate of each shard, in records per second, between the last two samples."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, float]] = {}
@@ -83,7 +84,7 @@ class StatusView:
     scrub: Scrubber = field(default_factory=Scrubber)
     """Hides secrets in texts that come from elsewhere."""
     seen: FleetSight = field(default_factory=FleetSight)
-    """Faults are found in this."""
+    """What is known of the fleet and of this worker; faults are found in it."""
 
     def head(self) -> Document:
         """Return the document without its long lists."""
@@ -117,8 +118,8 @@ class StatusView:
         return {name: map(self._scrubbed, ones) for name, ones in lists.items()}
 
     def _scrubbed(self, one: Document) -> Document:
-        told = {name: self.scrub(text) for name in SAID_BY_OTHERS if isinstance(text := one.get(name), str)}
-        return {**one, **told}
+        scrubbed = {name: self.scrub(text) for name in FOREIGN_TEXTS if isinstance(text := one.get(name), str)}
+        return {**one, **scrubbed}
 
     def _workers(self) -> Iterator[Document]:
         for worker in () if self.fleet is None else self.fleet.workers:
@@ -131,7 +132,7 @@ class StatusView:
                 yield {"stream": label, "from": begin, "to": end}
 
     def _events(self) -> Iterator[Document]:
-        """Yield the newest events, and those with the last lines of a child, the newest first."""
+        """Yield the newest events, and all older ones that have the last lines of a child; the newest first."""
         events = self.events
         for number, event in enumerate(reversed(events)):
             if number < EVENTS_SHOWN or event.lines:
@@ -157,8 +158,11 @@ class StatusView:
 
 
 def _of_table(view: ShardView, wall_s: float, remedy: str | None) -> Document:
-    """Return a shard according to its row. Values that only its worker knows are None."""
-    told = view.lease.status
+    """Return the values of a shard that this worker does not hold, as its row shows them.
+
+    Values that only its worker knows are None.
+    """
+    row = view.lease.status
     return _shard_value(view, remedy) | {
         "isHere": False,
         "busySeconds": None,
@@ -166,7 +170,7 @@ def _of_table(view: ShardView, wall_s: float, remedy: str | None) -> Document:
         "recordsPerSecond": None,
         "lastError": view.why,
         "lastErrorAt": None if view.failing is None else view.failing.since_s,
-        "behindHistory": None if told is None or not told.trend else trend_values(told.trend, told.at_s, wall_s),
+        "behindHistory": None if row is None or not row.trend else trend_values(row.trend, row.at_s, wall_s),
         "behindStepSeconds": TREND_STEP_S,
     }
 
@@ -181,7 +185,7 @@ def _shard_value(view: ShardView, remedy: str | None = None) -> Document:
 
 
 def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any]:
-    """Return the values that only this worker knows of a shard that it holds, and those that it knows better."""
+    """Return the values of a shard that this worker holds: those that its row lacks, or shows later."""
     why = own.why_at(at.wall_s)
     return {
         "isHere": True,
@@ -199,6 +203,6 @@ def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any
 
 
 def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: RecordRates) -> dict[str, Any]:
-    """Return a shard that this worker holds, and whose row has not been read."""
+    """Return the values of a shard that this worker holds, and whose row has not been read."""
     known = {"state": own.activity_at(at.wall_s).value, "checkpoint": None}
     return _shard_value(view_without_row(own, worker, at.wall_s)) | known | _of_own(own, at, rates)

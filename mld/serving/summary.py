@@ -1,4 +1,4 @@
-"""The summary of a worker: a line in the log each minute, and a line for `systemctl status`.
+"""Makes the summary of a worker: a line in the log each minute, and a line for `systemctl status`.
 
 Rules: metrics#summary-line.
 """
@@ -37,7 +37,7 @@ class Totals:
 
 
 def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_s: float) -> dict[str, int | float]:
-    """Return the fields of the line in the log, with what happened between two totals, `in_s` seconds apart.
+    """Return the fields of the line in the log: what changed between two totals, `in_s` seconds apart, and the lag.
 
     `behind_ms` is the lag of the shard furthest behind; it is missing while no lag is known.
     """
@@ -65,7 +65,7 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
     """Log the summary each minute while the context is open, and once more at its end."""
     before, since = Totals.of(metrics), clock.monotonic()
 
-    def tell() -> None:
+    def log_summary() -> None:
         nonlocal before, since
         after, now = Totals.of(metrics), clock.monotonic()
         fields = summary_of(before, after, metrics, Instant(now, clock.wall()), now - since)
@@ -77,20 +77,20 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
         while True:
             due += PERIOD_S
             await clock.sleep(max(0.0, due - clock.monotonic()))
-            tell()
+            log_summary()
 
     try:
         async with in_background(run, "summing up", clock):
             yield
     finally:
         with contextlib.suppress(Exception):  # the daemon is ending
-            tell()
+            log_summary()
 
 
 def status_line(metrics: Metrics, at: Instant) -> str:
     """Return a line with the number of shards, the faults, and the lag.
 
-    The line is made every second. A short lag is rounded, so that the line changes only if something has changed.
+    The line is made every second. A short lag is rounded, so that the line stays the same if nothing has changed.
     """
     count, wrong = len(metrics.shards), [f"{number} {kind}" for kind, number in _wrong(metrics).items()]
     if count == 0:

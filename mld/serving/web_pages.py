@@ -1,4 +1,4 @@
-"""`WebPages`: the pages of a daemon: probes, metrics, the status page and its data. All read `DaemonStatus`."""
+"""`WebPages`: the pages of a daemon: probes, metrics, the status page and its data. They all read `DaemonStatus`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WebPages:
         self._expositions, self._documents = SharedAnswers(), SharedAnswers()
 
     def routes(self) -> dict[str, Route]:
-        """Return the function that answers each path."""
+        """Return for each path the function that answers it."""
         return {
             "/": self._page,
             "/status.json": self._document,
@@ -94,7 +94,7 @@ async def exposed(
 
 
 def probed(why_not: str | None) -> HttpAnswer:
-    """Return the answer of a probe: 200, or 503 with the reason."""
+    """Return the answer to a probe: 200 if `why_not` is None, else 503 with this reason."""
     return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
 

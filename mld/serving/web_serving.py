@@ -1,4 +1,4 @@
-"""`serving`: serves routes at `mld.http`, those of a daemon or those of a group of workers."""
+"""`serving`: serves the pages of a daemon, or of a group of workers, at the address of `mld.http`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBES = ("/livez", "/healthz", "/readyz")
 async def serving(
     routes: Mapping[str, Route], settings: ServingSettings, at: Path | None = None
 ) -> AsyncIterator[None]:
-    """Serve at the address of `mld.http`, or at the Unix socket `at`, while the context is open.
+    """Serve the routes at the address of `mld.http`, or at the Unix socket `at`, while the context is open.
 
     Raises StartupError if the address cannot be bound.
     """

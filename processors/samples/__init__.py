@@ -1,1 +1,1 @@
-"""Examples to copy. `mld quickstart` runs the one about clicks as it is."""
+"""Examples to copy. `mld quickstart` runs the pipeline `clicks.py` unchanged."""

@@ -1,11 +1,11 @@
-"""An example pipeline for `mld-spark`: click events of a web shop. Copy it and make it yours.
+"""An example pipeline for `mld-spark`: click events of a web shop. Copy it and adapt it.
 
     executableName = mld-spark
     mld.spark.pipeline = clicks.py:transform        # properties/samples/spark.properties is the whole file
 
-`mld.spark.format` and `mld.spark.schema` have parsed the JSON already: it is in `payload`, and what could not be parsed
-is in the dead letter. What is left to do is filter, enrich, aggregate. The functions are pure, so a test can call them;
-docs/use/spark-pipeline.md shows how.
+The host has already parsed the JSON, as `mld.spark.format` and `mld.spark.schema` define: the column `payload` has the
+result, and records that could not be parsed are in the dead letter. The pipeline has to filter, enrich and aggregate.
+Its functions are pure, so a test can call them; docs/use/spark-pipeline.md shows how.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
 
 
 def enriched(records: DataFrame) -> DataFrame:
-    """Return clicks of people, with shard and sequence number of their record, so that every row can be traced back."""
+    """Return the clicks that are not a crawler's. Shard and sequence number trace each row back to its record."""
     return (
         records.where("payload.agent IS DISTINCT FROM 'Crawler'")
         .select("shardId", "sequenceNumber", "payload.*")
@@ -41,8 +41,10 @@ def enriched(records: DataFrame) -> DataFrame:
 
 
 def per_minute(clicks: DataFrame) -> DataFrame:
-    """Return sums, not averages, because a minute may be in several micro-batches and each adds a row. A reader adds
-    the rows up."""
+    """Return the clicks and load times per minute and section, as sums, not averages.
+
+    A minute may be in several micro-batches, each of which adds a row; a reader adds these rows up.
+    """
     return (
         clicks.groupBy("minute", "section")
         .agg(F.count("*").alias("clicks"), F.sum("load_ms").alias("load_ms"))

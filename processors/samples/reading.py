@@ -1,10 +1,10 @@
-"""Reads the sinks of the Spark tour as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
+"""Reads the sinks of the Spark tour by `spark.read.parquet`, as any Spark program can. It needs a JVM of its own.
 
     python -m mld.processors.samples.reading DIRECTORY
 
-It starts its session, which takes seconds, and waits for a line on its standard input. Then it reads the sinks and
-prints one JSON object: `minutes` (minute, section, clicks, load_ms, added up over all micro-batches) and `rows` (shard,
-sequence number, event id).
+It starts its Spark session, which takes seconds, and waits for a line on its standard input. Then it reads the sinks
+and prints one JSON object: `minutes` (minute, section, clicks, load_ms, added up over all micro-batches) and `rows`
+(shard, sequence number, event id).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CORES = 2
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""This program ends within seconds, before optimized code would pay off."""
+"""These options make a quick start. The program ends within seconds, before optimized code would pay off."""
 
 
 def main(directory: Path) -> None:

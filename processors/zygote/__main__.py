@@ -1,6 +1,6 @@
-"""``python -m mld.processors.zygote script.py``, and the start of the server, run as a file.
+"""The command ``python -m mld.processors.zygote script.py``. Run as a file with `--serve`, it starts the fork server.
 
-The script must not notice the server: none of our packages stays on the path or among the modules, because the user may
+The script must not notice the server: none of our packages stays in `sys.path` or `sys.modules`, because the user may
 have a module `mld` of his own.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-LISTENER_FD = 3  # as the stub hands it over
+LISTENER_FD = 3  # the stub passes the listening socket as this descriptor
 
 
 def _serve() -> None:

@@ -1,4 +1,4 @@
-"""Whether a process may be forked: it has no threads, children or shared descriptors that a fork would break."""
+"""Decides whether a process may be forked: not if it has threads, children, or open sockets or pipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def why_not_fork(facts: Facts) -> str | None:
     """Return why the process must not be forked, in words; None if it may be.
 
     A thread exists only in the parent, so a lock that it holds stays locked in the child for ever. Several children
-    that use one connection would mix their bytes. A process that an import has started would belong to no child."""
+    that use one connection would mix their bytes. A process that an import has started would belong to no child.
+    """
     if max(facts.python_threads, facts.kernel_threads) > 1:
         return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
     if facts.shared_descriptors:
@@ -52,7 +53,9 @@ def open_descriptors() -> frozenset[int]:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Return whether processes that share the descriptor would disturb each other: sockets and pipes, but not files."""
+    """Return whether processes that share the descriptor would disturb each other: yes for sockets and pipes, no for
+    files.
+    """
     mode = _mode(descriptor)
     return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
 

@@ -1,7 +1,8 @@
-"""Turns a fork into a plain child: its descriptors, process group, environment and signals; and runs the script.
+"""Gives a fork the descriptors, process group, environment and signals of a plain child, and runs the script in it.
 
-The script runs from its first line as `__main__`, but its code and its imports are loaded already. An error shows the
-same traceback as in a plain child, and the interpreter ends as usual.
+A plain child is a Python process that was started for the script alone, without the server. The script runs from its
+first line as `__main__`, but its code and its imports are loaded already. An error shows the same traceback as in a
+plain child, and the interpreter ends as usual.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from typing import Any
 from mld.processors.zygote.import_plan import Attempt, Import, Step, plan
 from mld.protocol.fork_requests import Request
 
-LIFELINE_FD_MIN = 100  # above what programs expect of a fresh process
-SERVER_FD_MIN = 200  # all of the server's own are from here on, so that a child can close them at once
+LIFELINE_FD_MIN = 100  # of the child's connection to the stub: above the numbers that a program expects to get first
+SERVER_FD_MIN = 200  # all descriptors of the server are from here on, so that a child can close them with one call
 SERVER_FD_MAX = 65_536
 
 
 class ScriptError(Exception):
-    """The script cannot be read or compiled. A plain child reports the reason."""
+    """The script cannot be read or compiled. The plain child that is started instead reports the reason."""
 
 
 class Script:
@@ -71,7 +72,7 @@ class Script:
         sys.argv = [spec.origin, *arguments[1:]]
 
     def _prepare(self, source: bytes, file: str, spec: ModuleSpec | None, loader: object, package: str | None) -> None:
-        """Prepare the run: compile the source, plan its imports, and make a new `__main__`. Raises ScriptError."""
+        """Prepare to run: compile the source, plan its imports, make a new module `__main__`. Raises ScriptError."""
         try:
             tree = ast.parse(source, file)
             self._code = compile(source, file, "exec", dont_inherit=True)
@@ -87,14 +88,14 @@ class Script:
         self._main = sys.modules["__main__"] = module
 
     def preimport(self) -> None:
-        """Make the planned imports before a fork. An import that fails here fails again in the child, which reports
-        it."""
+        """Make the planned imports, before the first fork. An import that fails here fails again in the child, which
+        reports it."""
         namespace: dict[str, Any] = {"__name__": "__main__", "__package__": self._main.__package__}
         with contextlib.suppress(Exception, SystemExit):
             _carry_out(self._plan, namespace)
 
     def run(self) -> None:
-        """Run the script. SystemExit passes; after any other exception the process ends as the interpreter would."""
+        """Run the script. Let SystemExit pass; after any other exception end as the interpreter would."""
         try:
             exec(self._code, self._main.__dict__)  # noqa: S102
         except SystemExit:
@@ -126,12 +127,12 @@ def _carry_out(steps: Sequence[Step], namespace: dict[str, Any]) -> None:
 
 
 def become(request: Request, group: int, descriptors: Sequence[int], line: int, handlers: Mapping[int, Any]) -> int:
-    """Give this process everything that a plain child has, then report it to the one who asked. Return the descriptor
-    of the connection.
+    """Give this fork everything that a plain child has, then send its process id to the stub. Return the descriptor of
+    the connection to the stub.
 
-    `group` is as for `setpgid`. Raises OSError if the one who asked is gone. Each Python function that runs here costs
-    every child some pages of memory, because reference counts change, so this calls the interpreter's own functions
-    where possible."""
+    `descriptors` are the stub's standard streams, `line` is the connection, `group` is as for `setpgid`. Raises OSError
+    if the stub is gone. Each Python function that runs here costs every child some pages of memory, because reference
+    counts change, so this calls the interpreter's own functions where possible."""
     os.setpgid(0, group)
     os.dup2(descriptors[0], 0)
     os.dup2(descriptors[1], 1)
@@ -142,10 +143,10 @@ def become(request: Request, group: int, descriptors: Sequence[int], line: int, 
         _signal.signal(number, handler)
     for name, value in request.variables:
         os.putenv(name, value)
-        os.environ._data[name] = value  # type: ignore[attr-defined]  # what os.environb does, without its checks
+        os.environ._data[name] = value  # type: ignore[attr-defined]  # as os.environb does, without its checks
     if os.isatty(1):
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if "numpy.random" in sys.modules:  # `random` does it by itself after a fork
+    if "numpy.random" in sys.modules:  # the module `random` seeds itself after a fork
         sys.modules["numpy.random"].seed()
     gc.enable()
     os.write(kept, b"%-15s\n" % (b"pid %d" % os.getpid()))

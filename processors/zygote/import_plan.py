@@ -1,9 +1,9 @@
 """Decides which imports of a script can be made before it runs, with the same result.
 
-It follows the statements at module level, up to the first that may change what a later import does or that starts the
-work: a call, an assignment to an attribute or an item (``os.environ[...]``, ``sys.path``), a loop,
-``if __name__ == "__main__"``. The branches of a condition that is not known are not imported. The script itself makes
-all other imports, later and once per child: to import less is always correct.
+It follows the statements at module level, up to the first that starts the script's work or may change what a later
+import does: a call, an assignment to an attribute or an item (``os.environ[...]``, ``sys.path``), a loop,
+``if __name__ == "__main__"``. Imports in the branches of an `if` are left out, as its condition is not known. The
+script itself makes all imports that are left out, once per child, so leaving one out is always correct.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A ``try`` statement: if an import of `body` fails, the script continues with `fallback`; None: where it continues
-    is unknown."""
+    """A ``try`` statement: if an import of `body` fails, the script continues with `fallback`, the only handler. None
+    means that it is not known how the script continues.
+    """
 
     body: tuple[Step, ...]
     fallback: tuple[Step, ...] | None
@@ -98,7 +99,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _only_names(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
-    """Return whether the assignment only binds names of the script, to an expression that runs no code."""
+    """Return whether the assignment only binds names of the script, and its expression calls nothing."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     leaves = [leaf for target in targets for leaf in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return all(isinstance(leaf, ast.Name) for leaf in leaves) and not (

@@ -1,8 +1,11 @@
 """The fork server: imports a script's modules once, and forks a child for each shard. See docs/use/fork-server.md.
 
-It has a single thread, and blocks at most as long as a request of its own user takes to arrive. It lives as long as its
-owner (the daemon) or any of its children, and ends after a while without children. Until the imports are made, it
-prints to the first child's standard error, afterwards nowhere, because it must not keep a child's pipe open.
+It has a single thread, and blocks only while it reads a request, at most REQUEST_TIMEOUT_S. It ends when its owner (the
+daemon) and all its children have ended, or after IDLE_S without children. During the imports it prints to the first
+child's standard error, afterwards nowhere, because it must not keep a child's pipe open.
+
+A stub is the process `mld-zygote` that the daemon started for a child (`stub.py`). A line is the connection of a stub
+to this server, as a descriptor.
 """
 
 from __future__ import annotations
@@ -30,17 +33,22 @@ from mld.processors.zygote.stub import version_of
 from mld.protocol import fork_requests, meeting
 from mld.protocol.fork_requests import Request
 
-IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
-REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is sent at once
+IDLE_S = 60.0  # time without children: a shard that comes back within it finds a server with its imports made
+REQUEST_TIMEOUT_S = 5.0  # from the connection to the end of the request, which a stub sends at once
 DESCRIPTORS = 3
 _ANCILLARY_BYTES = _socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""The server ignores these: sent to a whole group they are meant for the children, and it ends with its owner."""
+"""The server ignores these signals. If one is sent to the whole process group, it is meant for the children, and the
+server ends by itself when its owner ends.
+"""
 
 
 @dataclass(slots=True)
 class End:
-    """How the child's own code ended. The child reports it itself if the server, its parent, is gone."""
+    """How a child's script ended: the exit status, the connection to the stub, and the server's process id.
+
+    The child itself reports its end if the server, its parent, is gone.
+    """
 
     code: int = 1
     line: int | None = None
@@ -48,13 +56,13 @@ class End:
 
 
 def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listener_fd: int) -> None:
-    """Serve until nobody is left to serve. It returns only in children, after their script."""
+    """Make the script's imports and serve stubs. In the server this never returns; in a child, after its script."""
     end = End()
-    atexit.register(_tell_end, end)  # before all others, so that it is called after all others
+    atexit.register(_report_end, end)  # registered first, so that it is called last
     request_environment = dict(os.environb)
     listener = socket.socket(fileno=own(listener_fd, close=True))
     known = open_descriptors()
-    gc.disable()  # nothing is freed into pages that are to be shared
+    gc.disable()  # a collection would write into pages that the children share
     try:
         script = Script(arguments)
         script.preimport()
@@ -75,15 +83,19 @@ def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listene
     end.code = 0
 
 
-def _tell_end(end: End) -> None:
-    """Report the end of this child if the server is gone. A server that lives waits for the child and reports the real
-    end."""
+def _report_end(end: End) -> None:
+    """Report the end of this child to its stub if the server is gone.
+
+    A server that lives waits for the child, and reports how the process really ended.
+    """
     if end.line is not None and os.getppid() != end.server:
         with contextlib.suppress(OSError):
             os.write(end.line, fork_requests.encode_record(fork_requests.EXIT, end.code & 0xFF))
 
 
 class Server:
+    """Accepts stubs at a listening socket, and forks a child for each whose request fits our imports."""
+
     def __init__(
         self,
         listener: socket.socket,
@@ -105,7 +117,10 @@ class Server:
         self._stubs: dict[int, int] = {}  # line to process
 
     def refuse(self, reason: str) -> NoReturn:
-        """Answer every stub that it has to start a plain child, until the script changes. Warn once."""
+        """Note that this version of the script is not forked, answer PLAIN to the stubs that wait, and exit.
+
+        Warn with `reason`, unless it is empty. A stub that gets PLAIN, or finds the note, becomes a plain child.
+        """
         if reason:
             script = self._arguments[0].decode(errors="replace")
             text = f"{fork_requests.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
@@ -124,21 +139,19 @@ class Server:
         os._exit(0)
 
     def watch_files(self, script: str) -> None:
-        """Remember the versions of the script and of the user's own modules, which are those that were not
-        installed."""
+        """Remember the versions of the script and of the user's own modules: those outside the installed packages."""
         installed = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
         paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         own = [path for path in paths if path and not path.startswith(installed)]
         self._files = {path: _version(path) for path in [script, *own]}
 
     def serve(self) -> tuple[int, int]:
-        """Fork on request. It returns only in a child: the server's process id and the descriptor of the child's
-        connection."""
+        """Fork on request. Return only in a child: the server's process id, and the child's connection to its stub."""
         self._leave_first_child()
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
         for number in KEPT_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        gc.freeze()  # without collecting first: what that frees, children would fill, each with pages of its own
+        gc.freeze()  # without a collection before: each child would fill the memory it frees, with pages of its own
         self._listener.setblocking(False)
         self._poll.register(self._listener, select.POLLIN)
         if self._owner_handle is not None:
@@ -153,7 +166,7 @@ class Server:
                         return os.getppid(), line
                 elif descriptor == self._owner_handle:
                     self._withdraw()
-                    meeting.remove(str(self._path.parent))  # no process of that daemon comes here again
+                    meeting.remove(str(self._path.parent))  # no stub of that daemon will come again
                     self._poll.unregister(descriptor)
                 elif descriptor in self._children:
                     self._child_ended(descriptor)
@@ -162,10 +175,10 @@ class Server:
                     os.kill(self._stubs.pop(descriptor), signal.SIGKILL)
         os._exit(0)
 
-    # --- one request; little code, because what is touched between two forks is shared by neither ---------------------
+    # --- one request; little code, because children do not share the pages that are written between two forks ---------
 
     def _accept(self, handlers: Mapping[int, Any]) -> int | None:
-        """Answer one connection. Return the descriptor of the connection in the child, None in the server."""
+        """Answer one stub. In the child, return the descriptor of its connection to the stub; in the server, None."""
         try:
             descriptor, _ = self._listener._accept()  # type: ignore[attr-defined]  # without the object around it
         except OSError:
@@ -192,7 +205,10 @@ class Server:
             connection.close()
 
     def _answers(self, request: Request) -> bool:
-        """Return whether our imports are those that this child would make. If files have changed, stop serving."""
+        """Return whether the request fits our imports: the same command, directory and environment, unchanged files.
+
+        If files have changed, withdraw.
+        """
         for path, version in self._files.items():
             if _version(path) != version:
                 self._withdraw()
@@ -202,19 +218,21 @@ class Server:
     def _fork(
         self, request: Request, group: int, descriptors: list[int], line: int, handlers: Mapping[int, Any]
     ) -> int | None:
-        """Fork a child. If its stub is killed, the child is killed, too. If the owner ends, the child reads the end of
-        its input."""
+        """Fork a child. Return its connection to the stub in the child, None in the server.
+
+        If its stub is killed, the child is killed, too. If the owner ends, the child reads the end of its input.
+        """
         pid = os.fork()
         if pid == 0:
             try:
                 kept = become(request, group, descriptors, line, handlers)
-                self._listener.detach()  # closed with the others
+                self._listener.detach()  # `become` has closed its descriptor with the server's others
                 return kept
             except BaseException:
                 os._exit(1)
         try:
             handle = own(os.pidfd_open(pid), close=True)
-        except OSError:  # no descriptor is left, and a child that cannot be watched cannot be served
+        except OSError:  # no descriptor is left, and without one the end of the child would not be seen
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -225,7 +243,7 @@ class Server:
             self._poll.register(line, 0)
         return None
 
-    # --- the ends of others ------------------------------------------------------------------------------------------
+    # --- when a child or the owner ends ------------------------------------------------------------------------------
 
     def _child_ended(self, handle: int) -> None:
         """Report the end of a child to its stub."""
@@ -244,7 +262,7 @@ class Server:
         os.close(handle)
 
     def _open_owner(self, owner: tuple[int, int]) -> int | None:
-        """Return a handle that becomes readable when the owner ends; None if it has ended."""
+        """Return a descriptor that becomes readable when the owner ends. If it has ended, withdraw and return None."""
         with contextlib.suppress(OSError):
             handle = own(os.pidfd_open(owner[0]), close=True)
             if fork_requests.process_identity(owner[0]) == owner:
@@ -253,10 +271,10 @@ class Server:
         self._withdraw()
         return None
 
-    # --- our own end -------------------------------------------------------------------------------------------------
+    # --- how this server ends ----------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """Remove our socket, so that nobody asks from now on. Stubs that have asked already still get answers."""
+        """Remove our socket, so that no more stubs connect. Stubs that have connected already still get answers."""
         if self._inode is None:
             return
         with contextlib.suppress(OSError):
@@ -277,7 +295,7 @@ class Server:
             return None
 
     def _leave_first_child(self) -> None:
-        """Let go of the first child's standard error."""
+        """Close our copies of the first child's standard error, by which this server has printed so far."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

@@ -1,10 +1,10 @@
-"""The command ``mld-zygote script.py``: asks the fork server for a child, and stands in for that child.
+"""The command ``mld-zygote script.py``: asks the fork server for a child, and represents the child to the daemon.
 
 See docs/use/fork-server.md.
 
-It starts once per shard, so it imports only modules that are built into the interpreter. It waits as long as its child
-lives, so it replaces itself by a shell of 0.1 MB, which passes signals to the child and ends as the child does. If no
-child can be forked, it replaces itself by a plain child.
+It starts once per shard, so it imports only modules that are built into the interpreter. It has to wait as long as its
+child lives, so it replaces itself by a shell of 0.1 MB, which passes signals to the child and ends as the child does.
+If no child can be forked, it replaces itself by a plain child: Python running the script.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from mld.protocol import fork_requests, meeting
 from mld.protocol.fork_requests import Request
 from mld.protocol.meeting import MeetingError
 
-ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
-BACKLOG = 1024  # connections that may wait while the server imports; Linux cuts it at net.core.somaxconn
+ATTEMPTS_MAX = 3  # a server may end just when it is asked; if that happens each time, start a plain child
+BACKLOG = 1024  # connections that may wait while the server imports; Linux limits it to net.core.somaxconn
 SHELL = "/bin/sh"
 CONNECTION_FD = 3
-# The child is in our process group, so a signal to the group reaches it without us; a signal to us alone is passed on.
-# If there is no answer, server and child are gone, and nobody knows how the child ended.
+# This shell waits for the line that reports how the child ended. The child is in our process group, so a signal to the
+# group reaches the child directly; a signal to this process alone is passed on. If the connection ends without a line,
+# server and child are gone, and it is not known how the child ended: the shell then kills itself.
 WAIT = f"""
 trap 's=1; kill -TERM $1' TERM
 trap 's=1; kill -USR1 $1' USR1
@@ -59,8 +60,8 @@ class Forks:
         self._path = fork_requests.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
-        """Return the connection and the server's answer (kind and number); None if it is known that this script is not
-        to be forked.
+        """Return the connection and the server's answer (kind and number). Return None if a server has noted that this
+        script is not to be forked.
 
         Raises MeetingError."""
         for _ in range(ATTEMPTS_MAX):
@@ -74,7 +75,7 @@ class Forks:
                 record = fork_requests.decode_record(connection.recv(fork_requests.RECORD_BYTES, _socket.MSG_WAITALL))
             except OSError:
                 record = None
-            # Without an answer nothing was forked: a child would hold the connection and answer itself.
+            # No answer means that nothing was forked, because a child would hold the connection and answer by itself.
             if record is not None and record[0] != fork_requests.STALE:
                 return connection, *record
             connection.close()
@@ -90,8 +91,8 @@ class Forks:
         return connection
 
     def _start(self) -> _socket.socket | None:
-        """Start a server unless another stub has just done so; None if it is known that this script is not to be
-        forked."""
+        """Start a server unless another stub has just done so, and return a connection to it. Return None if there is
+        no connection, or a server has noted that this script is not to be forked."""
         import fcntl
 
         lock = fork_requests.open_runtime_directory(self._directory)
@@ -138,7 +139,7 @@ class Forks:
             raise MeetingError(f"{self._path}: {error.strerror}") from None
         finally:
             posix.umask(mask)
-        # Its input is a pipe at its end, as a plain child's may be; its output is the first child's standard error.
+        # The server's input is a pipe that has ended; its output goes to the first child's standard error.
         empty, end = posix.pipe()
         posix.close(end)
         arguments = [sys.executable, f"{self._library}/mld/processors/zygote/__main__.py", "--serve", self._path]
@@ -166,8 +167,8 @@ class Forks:
 
 
 def version_of(arguments: list[bytes]) -> bytes:
-    """Return a text that changes whenever the script's file changes. For a module (``-m``) it is constant, because its
-    file is not known here."""
+    """Return bytes that change whenever the script's file changes. For a module (``-m``) they are constant, because
+    its file is not known here."""
     try:
         status = posix.stat(arguments[0])
     except OSError:
@@ -205,8 +206,8 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
     """Replace this process by a shell that waits for the child and passes signals to it."""
     nowhere = posix.open("/dev/null", posix.O_RDWR)
     for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT):
-        _signal.signal(number, _signal.SIG_DFL)  # no shell can undo that one was ignored when it began
-    for descriptor in (0, 1, 2):  # only the child may hold them: the daemon waits for their end
+        _signal.signal(number, _signal.SIG_DFL)  # a shell cannot trap a signal that was ignored when the shell started
+    for descriptor in (0, 1, 2):  # only the child may hold these streams, because the daemon waits for their end
         posix.dup2(nowhere, descriptor)
     posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)
     posix.set_inheritable(CONNECTION_FD, True)
@@ -214,7 +215,7 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
 
 
 def _end_as(what: str, number: int) -> NoReturn:
-    """End as the child did, which was gone before we could wait for it."""
+    """End as the child did: it ended before this process became the shell that waits for it."""
     if what == fork_requests.SIGNAL:
         if number not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(number, _signal.SIG_DFL)
