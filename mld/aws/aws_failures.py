@@ -1,4 +1,4 @@
-"""Which error of ours an exception of botocore is: what AWS refused, or a call without an answer.
+"""Translates exceptions of botocore into errors of mld: AWS has refused a request, or a call got no answer.
 
 Importing this module must stay cheap, so botocore is imported when it is needed.
 """
@@ -21,7 +21,7 @@ PARAMETERS_REFUSED = "ParamValidationError"
 
 
 def aws_failure(operation: str, error: Exception) -> MldError:
-    """Return our error for an exception of botocore, of a credentials provider, or of this machine."""
+    """Return the `MldError` for an exception from botocore, a credentials provider or the operating system."""
     from botocore.exceptions import ClientError, ParamValidationError
 
     if isinstance(error, MldError):
@@ -30,11 +30,14 @@ def aws_failure(operation: str, error: Exception) -> MldError:
         return _aws_error(operation, error)
     if isinstance(error, ParamValidationError):
         return AwsError(operation, PARAMETERS_REFUSED, str(error))
-    return AwsUnreachableError(operation, reason_of(error))  # a provider may raise anything: there is no answer
+    return AwsUnreachableError(operation, reason_of(error))  # a credentials provider, too, may raise anything
 
 
 def limit_words(client: BaseClient, error: Exception) -> str | None:
-    """Return which time limit of botocore ended a call, with its seconds; None if none did."""
+    """Return, in words and with its seconds, the time limit of botocore that ended a call.
+
+    Return None if the call ended for another reason.
+    """
     from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 
     if not isinstance(error, ReadTimeoutError | ConnectTimeoutError):
@@ -46,7 +49,9 @@ def limit_words(client: BaseClient, error: Exception) -> str | None:
 
 
 def is_surprise(error: Exception) -> bool:
-    """Return whether the error is unexpected in a call to AWS: a defect, or a machine without resources."""
+    """Return whether the error is unexpected in a call to AWS: it shows a defect, or that the machine has run out of
+    resources.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     from mld.aws.kept_credentials import CredentialsExpiredError
@@ -55,6 +60,7 @@ def is_surprise(error: Exception) -> bool:
 
 
 def _aws_error(operation: str, error: ClientError) -> AwsError:
+    """Return the error code, message and HTTP status that AWS sent, and the old row after a refused condition."""
     response: Any = error.response
     details = response.get("Error", {})
     return AwsError(
@@ -67,7 +73,5 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 
 
 def plain_code(code: str) -> str:
-    """Return an error code without its namespace (``com.amazonaws.kinesis#``) and without a trailing address of
-    documentation.
-    """
+    """Return an error code without the namespace before it (``com.amazonaws.kinesis#``) and the URL after it."""
     return code.split(":", 1)[0].rsplit("#", 1)[-1]

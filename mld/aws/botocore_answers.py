@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 64 * 1024
 METADATA_BYTES_MAX = 64 * 1024
-"""Keys and a token of a session are some 2 KB."""
+"""Far above the keys and the session token of a role, which take some 2 KB."""
 FIRST_ERROR_STATUS = 300
 RAW_BODY = "RawBody"
 """Key of the body in an answer that `keep_raw_body` has left unparsed."""
@@ -75,10 +75,10 @@ def _limit(session: Any, body_bytes_max: int) -> None:
 
 
 def keep_raw_body(client: BaseClient, operation: str) -> None:
-    """Leave successful answers of `operation` unparsed, for `BotoService.fetch`. `BotoService.call` then returns empty
-    ones.
+    """Leave successful answers of `operation` unparsed, for `BotoService.fetch`.
 
-    The body is taken away before botocore parses it: parsing costs a hundred times as much as reading.
+    The body is taken away before botocore parses it, because parsing costs a hundred times as much as reading.
+    `BotoService.call` of this operation returns only the raw body, under `RAW_BODY`.
     """
 
     def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:

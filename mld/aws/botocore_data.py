@@ -1,4 +1,4 @@
-"""`lean_data`: reads the data files of botocore, which stay in memory, without what no client of mld needs."""
+"""`lean_data`: reads the data files of botocore without the parts that mld never uses, because they stay in memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 SERVICES = frozenset(
     ("dynamodb", "glue", "kinesis", "monitoring", "s3", "sqs", "streams.dynamodb")
-    + ("oidc", "portal.sso", "signin", "sts")  # which credentials come from
+    + ("oidc", "portal.sso", "signin", "sts")  # credentials come from these
 )
 """Services that mld needs, by the prefix of their endpoints."""
 ENDPOINTS = "endpoints"
 
 
 def lean_data(file_path: str) -> Any:
-    """Return the data in a file of botocore; None if there is no file. As in botocore's loader, the path has no ending.
+    """Return the data in a file of botocore; None if there is no file.
 
-    Left out are the endpoints of all other services, and the documentation of operations and shapes. They would take 11
-    MB of the 60 that a daemon has at rest.
+    `file_path` has no ending (`.json` or `.json.gz`), as in botocore's own loader. The result lacks the endpoints of
+    services other than `SERVICES`, and the documentation of operations and shapes. These would take 11 MB of the 60
+    that an idle daemon uses.
     """
     for path, opened in ((Path(f"{file_path}.json"), open), (Path(f"{file_path}.json.gz"), gzip.open)):
         if path.is_file():
@@ -33,8 +34,10 @@ def lean_data(file_path: str) -> Any:
 
 
 def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
-    """Empty the documentation of an object, and return the object. botocore asks for some of these texts, so they stay
-    as empty texts. A shape may have a member with this name, which is no text.
+    """Empty the documentation text of a JSON object, and return the object.
+
+    botocore looks some of these texts up, so they become empty instead of being removed. If "documentation" is not a
+    text, it is a member of a shape that has this name, and stays.
     """
     if isinstance(found.get("documentation"), str):
         found["documentation"] = ""

@@ -1,8 +1,9 @@
-"""`correct_clock`: lets the clients of a botocore session sign with AWS's time.
+"""`correct_clock`: makes the clients of a botocore session sign with AWS's time.
 
-botocore signs with this machine's clock and corrects nothing. Handlers of its events sign a request again with AWS's
-time where that matters, and send a request once more that was refused for its time. All clients that the session makes
-have them, also those that assume roles.
+By itself, botocore signs with this machine's clock, however wrong that is. `correct_clock` registers handlers of
+botocore's events. If this machine's clock is far off, they sign each request again with AWS's time. If AWS refuses a
+request because of the time of its signature, they have it sent once more. All clients that the session makes get these
+handlers, also those that assume roles.
 
 Importing this module must stay cheap, so botocore is imported when it is needed.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from botocore.signers import RequestSigner
 
 ATTEMPTS_MAX = 5
-"""Attempts of one call of a botocore client, so that it ends even if each answer has another date."""
+"""Attempts of one call of a botocore client, so that the call ends even if each answer has another date."""
 _SIGNER = "mld_signer"
 _SIGNED_WITH = "mld_signed_with_s"
 
@@ -29,7 +30,8 @@ _SIGNED_WITH = "mld_signed_with_s"
 def correct_clock(session: Session, service_time: ServiceTime) -> None:
     """Register the handlers for all clients that `session` will make."""
     corrected = _CorrectedClients(service_time)
-    # Handlers of a whole event come after those of a client's own part of it: after botocore's signature.
+    # botocore signs in a handler for the event of one service, such as request-created.kinesis. Handlers for a shorter
+    # name, like ours, are called after it, so they see the signature.
     handlers: dict[str, Any] = {
         "before-sign": corrected.note_signer,
         "request-created": corrected.sign_again,
@@ -40,15 +42,17 @@ def correct_clock(session: Session, service_time: ServiceTime) -> None:
 
 
 class _CorrectedClients:
-    """Handlers of events, called in the threads of botocore's clients."""
+    """The handlers of botocore's events. They are called in the threads that use the clients."""
 
     def __init__(self, service_time: ServiceTime) -> None:
         self._time = service_time
 
     def note_signer(self, request: AWSRequest, request_signer: RequestSigner, **_: Any) -> None:
+        """Keep the signer with the request, for `sign_again`."""
         request.context[_SIGNER] = request_signer
 
     def sign_again(self, request: AWSRequest, **_: Any) -> None:
+        """Sign a signed request again, with AWS's time, if this machine's clock is too far off."""
         signer: RequestSigner | None = request.context.pop(_SIGNER, None)
         authorization: Any = request.headers.get("Authorization")
         if isinstance(authorization, bytes):
@@ -62,7 +66,10 @@ class _CorrectedClients:
             _sign(request, signer, scope[1], scope[2], self._time.now())
 
     def pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
-        """Return 0 to send the request again at once; None leaves that to other handlers."""
+        """Learn the time from an answer. Return 0 to send the request again at once; None: other handlers decide.
+
+        A request is sent again if it was refused because of its time, and the time that is known now differs from it.
+        """
         if response is None:
             return None
         date = response[0].headers.get("Date")
@@ -77,7 +84,7 @@ class _CorrectedClients:
 
 
 def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:
-    """Replace the signature of a request."""
+    """Replace the signature of a request by one of the time `at_s` (epoch seconds)."""
     from botocore.auth import SigV4Auth
 
     class Timed(SigV4Auth):

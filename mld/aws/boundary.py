@@ -1,8 +1,9 @@
-"""`raises_only`: the public methods of a port raise only our own errors, whatever goes wrong below.
+"""`raises_only`: makes the public methods of a port raise only errors of mld, whatever goes wrong inside.
 
-A thread that cannot be started, a body for which there is no memory, an answer that our code did not expect: for the
-caller each is a call whose outcome is unknown. Callers can deal with that, but not with a `RuntimeError`. Broken
-invariants of our own (`AssertionError`) pass, and so do cancellations.
+Examples are a thread that cannot be started, a body that does not fit into memory, or an answer that our code did not
+expect. For the caller, each of them means that the outcome of the call is unknown. Callers can handle an error that
+says so, but not a `RuntimeError`. Broken invariants of our own (`AssertionError`) pass unchanged, and so do
+cancellations.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ PortT = TypeVar("PortT")
 OUR_OWN = (MldError, AssertionError)
 """Errors that pass unchanged."""
 _SCRUB = Scrubber()
-"""Hides the credentials in the address of a proxy, which botocore does not always do."""
+"""Hides the user name and password in the URL of a proxy, which botocore does not always hide."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception in words, without the password of a URL and the like."""
+    """Return the type and the text of an exception, without secrets such as the password in a URL."""
     return f"{type(error).__name__}: {_SCRUB(str(error))}"
 
 
@@ -36,7 +37,7 @@ class Surprises:
         self._told: set[tuple[str, type[BaseException]]] = set()
 
     def tell(self, what: str, error: BaseException) -> None:
-        """Log that `error` counts as a call without an answer."""
+        """Log that `error`, met in `what`, is treated as a call without an answer."""
         if (what, type(error)) in self._told:
             return
         self._told.add((what, type(error)))
@@ -66,6 +67,8 @@ def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type
 def _guarded(
     what: str, method: Callable[..., Awaitable[Any]], kind: Callable[[str], MldError], surprises: Surprises
 ) -> Callable[..., Awaitable[Any]]:
+    """Return `method`, wrapped so that it raises `kind` for errors other than `OUR_OWN`."""
+
     @functools.wraps(method)
     async def guarded(*args: Any, **options: Any) -> Any:
         try:

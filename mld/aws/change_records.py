@@ -1,9 +1,9 @@
-"""`kinesis_record`: a change of a DynamoDB table as the record that a child gets: the JSON of Amazon's adapter for the
-KCL, byte for byte.
+"""`kinesis_record`: turns a change of a DynamoDB table into the Kinesis record that a child gets.
 
-Rule: retrieval#records-of-dynamodb. The adapter's multi-language daemon writes each record with Jackson: fields in the
-order in which Jackson finds them, maps in the order of Java's HashMap, text in UTF-8, binary values in base64, the time
-in milliseconds, and no nulls. Children that compare or hash these bytes see no difference.
+Rule: retrieval#records-of-dynamodb. The data of the record is the JSON that Amazon's DynamoDB Streams adapter for the
+KCL writes, byte for byte, so that children that compare or hash it see no difference. The adapter writes with Jackson:
+fields in the order in which Jackson finds them, maps in the order of Java's HashMap, text in UTF-8, binary values in
+base64, the time in milliseconds, and no nulls.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ _FIELDS = ("eventID", "eventName", "eventVersion", "eventSource", "awsRegion", "
 _IMAGES = ("Keys", "NewImage", "OldImage")
 _CONTROL = re.compile(r"\\u00([01][0-9a-f])")
 _TABLE_MIN = 16
+"""Slots of a new HashMap; it doubles them when more than `_LOAD` of them are used."""
 _LOAD = 0.75
 _HASH_MASK = 0xFFFFFFFF
 
 
 def data_of(record: Mapping[str, Any]) -> bytes:
-    """Return the data of one record of an answer, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    """Return the JSON for one record, which is given as in an answer of GetRecords of DynamoDB Streams.
+
+    Raises KeyError, TypeError or ValueError.
+    """
     parts = []
     identity = record.get("userIdentity")
     if identity is not None:
@@ -47,14 +51,15 @@ def created_s(record: Mapping[str, Any]) -> float:
 
 
 def key_of_item(record: Mapping[str, Any]) -> str:
-    """Return the primary key of the changed item as text: JSON with sorted names, the same for all its changes."""
+    """Return the primary key of the changed item as JSON. Names are sorted, so all changes of an item have one text."""
     keys = record["dynamodb"].get("Keys")
     return "" if keys is None else json.dumps(keys, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def kinesis_record(record: Mapping[str, Any], *, keyed_by_item: bool = False) -> dict[str, Any]:
-    """Return the record in the form of Kinesis's GetRecords. Its partition key is the sequence number, as with Amazon's
-    adapter, or the key of the item. Raises KeyError, TypeError or ValueError.
+    """Return the record as GetRecords of Kinesis would return it. Raises KeyError, TypeError or ValueError.
+
+    The partition key is the sequence number, as with Amazon's adapter, or with `keyed_by_item` the key of the item.
     """
     sequence = record["dynamodb"]["SequenceNumber"]
     return {
@@ -66,6 +71,7 @@ def kinesis_record(record: Mapping[str, Any], *, keyed_by_item: bool = False) ->
 
 
 def _change(change: Mapping[str, Any]) -> str:
+    """Return the JSON for the member `dynamodb` of a record: time, keys, images and sequence number of the change."""
     parts = []
     if (created := change.get("ApproximateCreationDateTime")) is not None:
         parts.append(f'"ApproximateCreationDateTime":{round(float(created) * 1000)}')
@@ -84,7 +90,7 @@ def _map(values: Mapping[str, Any]) -> str:
 
 
 def _value(value: Mapping[str, Any]) -> str:
-    """Return one attribute value, ``{"S": …}``. Binary values are base64 in the answer already."""
+    """Return the JSON for one attribute value, ``{"S": …}``. Binary values are already base64 in the answer."""
     ((kind, inner),) = value.items()
     match kind:
         case "M":
@@ -105,8 +111,8 @@ def _object(*pairs: tuple[str, str | None]) -> str:
 
 
 def _text(text: str) -> str:
-    """Encode a text as Jackson does: in UTF-8, with control characters that have no letter of their own as upper-case
-    hex.
+    """Return a text as a JSON string as Jackson writes it: not restricted to ASCII, and with upper-case hex digits in
+    the escapes of control characters (`\\u001F`).
     """
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no text")
@@ -114,7 +120,7 @@ def _text(text: str) -> str:
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
-    """Return the order in which Java's HashMap returns keys that were put in this order."""
+    """Return the keys in the order in which a HashMap of Java yields them after they were put into it in this order."""
     keys = list(dict.fromkeys(names))
     size = _TABLE_MIN
     while len(keys) > size * _LOAD:
@@ -123,7 +129,7 @@ def in_java_order(names: Iterable[str]) -> list[str]:
 
 
 def _spread(text: str) -> int:
-    """Return Java's hash of a String, as HashMap spreads it."""
+    """Return the hash that Java's HashMap uses for a String: `hashCode()`, its upper half mixed into the lower."""
     value = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
     for unit in range(0, len(encoded), 2):

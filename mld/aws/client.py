@@ -1,6 +1,6 @@
 """`BotoService`: the `Service` port over a botocore client, called in a few threads of its own.
 
-A call is one HTTP attempt; retries belong to the caller. Its answer comes back to the event loop as a plain dict, its
+A call is one HTTP attempt; the caller does the retries. The answer comes back to the event loop as a plain dict, a
 failure as an error of `mld.core.errors`. The caller may give up at any time. A call that is still queued is then never
 sent. A call under way ends by the client's own read timeout, and its outcome is dropped.
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 CALL_TIMEOUT_S = 90.0
-"""Limit of a call that has none of its own: above any sensible read timeout, for an answer that only trickles."""
+"""Limit of a call without a `timeout_s`. It is above any sensible read timeout, and ends answers that only trickle."""
 OPEN_TIMEOUT_S = 60.0
-"""Reading the service model takes about 0.1 s; more than this means a hanging disk or credential source."""
+"""Reading the service model takes about 0.1 s. If it takes longer than this, a disk or a credentials provider hangs."""
 CLOSE_TIMEOUT_S = 2.0
-"""How long `close` waits for calls under way before it leaves them to the end of the process."""
+"""How long `close` waits for calls under way. Their threads then end with the process."""
 SILENCE_S_MIN = 0.5
-"""A connection without an answer for this long is distrusted, and so are all older ones."""
+"""A connection that has waited this long for an answer is not used again, and neither are all older ones."""
 
 
 class BotoService:
@@ -61,9 +61,9 @@ class BotoService:
         self._client: BaseClient | None = None
         self._surprises = Surprises()
         self._asked: dict[object, float] = {}
-        """The calls that wait for an answer, and when each was sent."""
+        """The calls that wait for an answer, each with the time when it was sent (monotonic seconds)."""
         self._renewed_s = 0.0
-        """Only connections that were made since then may be used."""
+        """Only connections that were made after this time (monotonic seconds) may be used."""
 
     async def open(self) -> None:
         """Create the client now. Several services open in parallel, each in its own thread.
@@ -83,7 +83,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
-        """Return what `work` returns in a thread. The boundary: raises only errors of our tree."""
+        """Return what `work` returns in a thread. Raises only errors of mld, whatever went wrong."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -121,16 +121,20 @@ class BotoService:
             client.close()
 
     def _forget_connections(self) -> None:
-        """Make new connections for the next calls: after a call without an answer the kept ones may lead nowhere."""
+        """Drop the open connections, so that the next calls make new ones.
+
+        After a call without an answer, the open connections may be dead.
+        """
         self._renewed_s = time.monotonic()
         client = self._client
         if client is not None:
-            with contextlib.suppress(Exception):  # of sockets that are no use any more
+            with contextlib.suppress(Exception):  # errors of sockets that nobody will use any more
                 client.close()
 
     # --- below: in the threads ----------------------------------------------------------------------------------------
 
     def _as_ours(self, operation: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns; raise AwsUnreachableError for every error of it that is not one of mld."""
         try:
             return work()
         except OUR_OWN:
@@ -146,6 +150,7 @@ class BotoService:
             return self._client
 
     def _call_in_thread(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Make one attempt at the call, and return the answer. Raises MldError."""
         try:
             import botocore
 
@@ -168,7 +173,10 @@ class BotoService:
         return answer
 
     def _mind_silence(self) -> None:
-        """Make new connections while a call has no answer: its own may lead nowhere, and so may all older ones."""
+        """Drop the open connections if another call has waited for its answer for too long.
+
+        The connection of that call may be dead, and so may all that were made before it was sent.
+        """
         late_s = time.monotonic() - SILENCE_S_MIN
         if any(self._renewed_s < asked_s < late_s for asked_s in list(self._asked.values())):
             self._forget_connections()

@@ -2,7 +2,7 @@
 
 Rules: configuration#region-choice, configuration#credentials-in-use. Kinesis, DynamoDB and CloudWatch each have
 settings of their own; the last two fall back to those of Kinesis. The SDK's retries are off, because our callers retry.
-All clients share what is known of AWS's clock (`ServiceTime`).
+All clients share one measurement of AWS's clock (`ServiceTime`).
 
 Importing this module is cheap. Creating the first client is not: it imports botocore and reads service models, which
 takes about 0.3 s. `create_client` blocks, and may be called from several threads.
@@ -50,7 +50,7 @@ def bucket_client(
     timeout_s: float,
     connections_max: int,
 ) -> BaseClient:
-    """Return a client of S3 for a program other than the daemon. Does I/O to find credentials. Raises StartupError."""
+    """Return a client of S3 for programs other than the daemon. Does I/O to find credentials. Raises StartupError."""
     access = ClientSettings(
         credentials=credentials, region=region, endpoint=endpoint_url, dualstack=False, fips=False, proxy_url=None
     )
@@ -65,7 +65,7 @@ def bucket_client(
 
 
 def client_factory(settings: Settings, service_time: ServiceTime | None = None) -> ClientFactory:
-    """Return the factory of all clients of a daemon, which share what is known of AWS's time. Does no I/O yet."""
+    """Return the factory for all clients of a daemon. They share one measurement of AWS's time. Does no I/O yet."""
     access = {
         "kinesis": settings.kinesis,
         "dynamodbstreams": settings.kinesis,
@@ -88,7 +88,7 @@ class ClientFactory:
         self._access = access
         self._region_name = region_name
         self.service_time = service_time or ServiceTime()
-        self._lock = threading.Lock()  # botocore sessions are not safe to share between threads while creating clients
+        self._lock = threading.Lock()  # two threads must not create clients from one botocore session at a time
         self._loader: Loader | None = None
         self._resolver: CredentialsResolver | None = None
         self._resolved: dict[CredentialsChain, ResolvedCredentials] = {}
@@ -96,8 +96,9 @@ class ClientFactory:
         self._instance_region: str | None = None
 
     def access_beside_kinesis(self, region: str | None, endpoint_url: str | None) -> ClientSettings:
-        """Return how a service is reached with the credentials of Kinesis. None: in the region of Kinesis, at its own
-        endpoint.
+        """Return the settings for a client of another service with the credentials of Kinesis.
+
+        Without `region` it uses the region of Kinesis, and without `endpoint_url` the usual endpoint of the service.
         """
         kinesis = self._access["kinesis"]
         return replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
@@ -112,11 +113,10 @@ class ClientFactory:
         access: ClientSettings | None = None,
         s3: Any = None,
     ) -> BaseClient:
-        """Return a client that makes one attempt per call, and a second one if a call was refused only because of our
-        clock.
+        """Return a client that makes one attempt per call. It repeats only a call that was refused for our wrong clock.
 
-        Without `access`, `service` is one that the settings know. Raises StartupError if no provider yields
-        credentials, or if no region is known.
+        `access` may be left out for the services that have settings: Kinesis, DynamoDB with its streams, CloudWatch.
+        Raises StartupError if no provider yields credentials, or if no region is known.
         """
         access = access or self._access[service]
         started_at = time.monotonic()
@@ -156,19 +156,21 @@ class ClientFactory:
         return client
 
     def credentials_of(self, service: str) -> Credentials | None:
-        """Return the credentials that the clients of `service` sign with, which renew themselves; None: requests go
+        """Return the credentials that the clients of `service` sign with; they renew themselves. None: requests go
         unsigned.
         """
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 
     def provider_of(self, service: str) -> str:
-        """Return the provider that yielded the credentials of `service`."""
+        """Return the name of the provider that yielded the credentials of `service`."""
         with self._lock:
             return self._credentials(self._access[service].credentials).provider
 
     def ca_bundle_of(self, service: str) -> str | None:
-        """Return the file that the environment or the profile names for verifying servers."""
+        """Return the path of the CA bundle that the environment or the profile names for verifying servers; None: the
+        default bundle is used.
+        """
         with self._lock:
             chain = self._access[service].credentials
             bundle = self._session_with(chain, self._credentials(chain)).get_config_variable("ca_bundle")
@@ -184,7 +186,7 @@ class ClientFactory:
         return self._resolved[chain]
 
     def _session_with(self, chain: CredentialsChain, resolved: ResolvedCredentials) -> Session:
-        """Return one session for all clients of a chain, as making one takes 10 ms."""
+        """Return the session for all clients with these credentials. It is made once, because that takes 10 ms."""
         if chain not in self._sessions:
             session = self._new_session(None)
             session.register_component("credential_provider", _Fixed(resolved))
@@ -192,7 +194,7 @@ class ClientFactory:
         return self._sessions[chain]
 
     def _new_session(self, profile: str | None) -> Session:
-        """Return a session for `profile`; all share one loader, which keeps the service models it has read."""
+        """Return a new session for `profile`. All sessions share one loader, which keeps the service models it read."""
         from botocore.session import Session
 
         session = Session(profile=profile)

@@ -1,8 +1,8 @@
-"""`CountedService`: a service whose requests are counted, for the metrics of a worker and the probes of its table.
+"""`CountedService`: counts the requests to a service for the metrics of a worker, and notes whether its table answers.
 
-Each request asks DynamoDB to return the capacity that it used, which costs nothing. A request without an answer has
-used an unknown amount. A write that was refused for its condition has used one unit, because lease rows have less than
-1 KB.
+Each request to DynamoDB asks for the capacity that it used to be returned, which costs nothing. If no answer comes, the
+capacity used is unknown and nothing is counted. A conditional write that was refused is counted as one unit, because
+lease rows have less than 1 KB.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 OK, UNREACHABLE, OTHER = "ok", "unreachable", "other"
 RESULTS_MAX = 500
-"""Operations and results of one service that are counted apart: error codes come from outside, and each makes a series
-for good.
+"""At most this many pairs of an operation and an error are counted separately per service. Each pair becomes a time
+series that is never removed, and error codes come from outside.
 """
 CODE_LENGTH_MAX = 64
 READ, WRITE = "read", "write"
@@ -40,11 +40,11 @@ KINDS: Mapping[str, str] = {
     "BatchWriteItem": WRITE,
     "TransactWriteItems": WRITE,
 }
-"""Operations on items. No other service has operations with these names."""
+"""DynamoDB's operations on items. No other service has operations with these names."""
 
 
 class CountedService:
-    """`service`, with its requests counted in `worker` under `name`. `reach` learns of each answer of its table."""
+    """Wraps `service`, and counts its requests in `worker` under `name`. `reach` gets the outcomes for its table."""
 
     def __init__(
         self,
@@ -99,12 +99,15 @@ class CountedService:
         return await self._counted(operation, self._service.open_stream(operation, params, timeout_s=timeout_s))
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `StreamService.in_thread`. It is no request."""
+        """See `StreamService.in_thread`. Nothing is counted, because no request is sent."""
         assert isinstance(self._service, WireService), "it was asked whether it can stream"
         return await self._service.in_thread(operation, work)
 
     async def _reaching(self, reach: TableReach, request: Awaitable[T]) -> T:
-        """Make a request to the table of `reach`. A refusal for a condition counts as an answer."""
+        """Await a request to the table of `reach`, and report its outcome there.
+
+        If a write is refused because its condition does not hold, that counts as an answer.
+        """
         sent_at = self._monotonic()
         reach.asked(sent_at)
         try:
@@ -131,11 +134,13 @@ class CountedService:
         return answer
 
     def _failed(self, operation: str, error: MldError) -> None:
+        """Count a failed request, and the unit of a conditional write that was refused."""
         self._note(operation, error.code if isinstance(error, AwsError) else UNREACHABLE)
         if KINDS.get(operation) == WRITE and isinstance(error, AwsError) and error.code == REFUSED_CODE:
             self._worker.units.add(WRITE, 1)
 
     def _note(self, operation: str, result: str) -> None:
+        """Count a request with another result than OK."""
         key = self._keys.get((operation, result))
         if key is None:
             key = self._new_key(operation, result)
@@ -146,6 +151,9 @@ class CountedService:
         return key
 
     def _new_key(self, operation: str, result: str) -> str:
+        """Return the name of the counter for a new pair of operation and result. It says OTHER instead of the result if
+        that is no plain code, or if there are RESULTS_MAX counters already.
+        """
         is_plain = result.isascii() and result.isalnum() and len(result) <= CODE_LENGTH_MAX
         if not is_plain or len(self._keys) >= RESULTS_MAX:
             return f"{self._name} {operation} {OTHER}"
@@ -153,6 +161,7 @@ class CountedService:
         return key
 
     def _charge(self, kind: str, consumed: Any) -> None:
+        """Count the capacity that DynamoDB says was used: one object, or in batches a list of them."""
         for one in consumed if isinstance(consumed, list) else (consumed,):
             units = one.get("CapacityUnits") if isinstance(one, dict) else None
             if isinstance(units, int | float) and units >= 0:

@@ -1,10 +1,10 @@
-"""`CredentialsResolver`: turns the credential specs of the properties file into botocore credentials.
+"""`CredentialsResolver`: gets botocore credentials from the providers that the properties file names.
 
-Rules: configuration#credentials-in-use, configuration#assume-role-arguments. A chain asks its providers in order and
-stays with the first one that yields credentials. Each provider is asked at once, role assumption included, so that a
-wrong one shows at start and not at the first record. If none yields credentials, the error names each with its reason.
-No message has a secret in it. Sessions come from a factory, so that all share one model loader. Everything here blocks:
-call it in a thread of `mld.aws`.
+Rules: configuration#credentials-in-use, configuration#assume-role-arguments. A chain asks its providers in order, and
+keeps the first one that yields credentials. The credentials are fetched at once, and roles assumed, so that a wrong
+setting fails the start of the daemon and not its first request. If no provider yields credentials, the error names each
+with its reason. No message has a secret in it. Sessions come from a factory, so that all share one model loader.
+Everything here blocks: call it in a thread of `mld.aws`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ logger = logging.getLogger(__name__)
 STS_CONNECT_TIMEOUT_S = 5
 STS_READ_TIMEOUT_S = 10
 STS_ATTEMPTS_MAX = 3  # three attempts of 15 s at most keep a start within a minute
-# What botocore appends to a profile's own providers; a profile provider must not fall through to them.
+# botocore also asks these providers, which have nothing to do with the profile. A profile without credentials must fail
+# instead.
 _NOT_OF_A_PROFILE = ("env", "ec2-credentials-file", "boto-config", "container-role", "iam-role")
 SessionFactory = Callable[[str | None], Session]
-"""A new session for a profile, None for the active one."""
+"""Returns a new session for the named profile; for None, for the active profile."""
 
 
 class CredentialsUnavailableError(StartupError):
@@ -49,7 +50,9 @@ class CredentialsUnavailableError(StartupError):
 
 
 class _NoCache(dict[str, Any]):
-    """A cache that keeps nothing: from a real one botocore would hand out keys that are good only by our clock."""
+    """A cache that keeps nothing: botocore would judge by our clock, which may be wrong, whether cached keys have
+    expired.
+    """
 
     def __setitem__(self, key: str, value: Any) -> None:
         return
@@ -64,7 +67,7 @@ class ResolvedCredentials:
 
 
 class CredentialsResolver:
-    """Resolves chains. `region_name` is the last resort for STS."""
+    """Finds the credentials of a chain of providers. STS is called in `region_name` if nothing else names a region."""
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class CredentialsResolver:
         )
 
     def _kept(self, credentials: Credentials, provider: Provider) -> Credentials:
+        """Return `credentials`, renewed in the background if they expire. Fetches the first keys."""
         found = kept(
             credentials,
             self._service_time,
@@ -106,6 +110,7 @@ class CredentialsResolver:
         return found
 
     def _load(self, provider: Provider) -> Credentials:
+        """Return the credentials of one provider. Raises ProviderError or whatever the provider raises."""
         credentials: Credentials | None = None
         match provider.kind:
             case ProviderKind.DEFAULT:
@@ -135,12 +140,13 @@ class CredentialsResolver:
         return credentials
 
     def _builtin(self, method: str) -> Credentials | None:
-        """Return one provider out of botocore's default chain."""
+        """Return the credentials of one provider of botocore's default chain; None if it has none."""
         resolver = limit_metadata(create_credential_resolver(self._new_session(None), cache=_NoCache()))
         credentials: Credentials | None = resolver.get_provider(method).load()
         return credentials
 
     def _profile(self, name: str | None) -> Credentials | None:
+        """Return the credentials of a profile (default: the active one); None if it has none."""
         name = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
         session = self._new_session(name)
         session.get_scoped_config()  # raises for a profile that does not exist
@@ -170,6 +176,7 @@ class CredentialsResolver:
         return credentials
 
     def _assumed(self, role: AssumeRole, provider: Provider) -> Credentials:
+        """Return the credentials of a role, which is assumed with those of the default chain."""
         base = self._default()
         if base is None:
             raise ProviderError("the default chain has no credentials to assume the role with")
@@ -186,6 +193,7 @@ class CredentialsResolver:
         return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")
 
     def _sts_client_creator(self, region: str | None, endpoint_url: str | None) -> Callable[..., Any]:
+        """Return the function by which botocore's providers make their STS client, with our region and time limits."""
         session = self._new_session(None)
         region = self._sts_region(region, session)
         if region is None:
@@ -205,13 +213,13 @@ class CredentialsResolver:
         return create
 
     def _sts_region(self, wanted: str | None, session: Session) -> str | None:
-        """Return the region of STS: the SDK's own choice comes before regionName, which Java does not ask at all."""
+        """Return the region of STS. The SDK's own choice comes before regionName, which Java does not use for STS."""
         return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 
 def _reason(provider: Provider, error: Exception) -> str:
-    """Return why a provider failed, as a clause. For an own provider that is only the type of its error, whose text may
-    hold a secret.
+    """Return why a provider failed, as a clause. For a function of the application this is only the type of the error,
+    because the text may hold a secret.
     """
     if provider.kind is ProviderKind.CALLABLE and not isinstance(error, ProviderError):
         return f"{provider.target} raised {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""`DirectoryBox`: dead letters as files of a directory."""
+"""`DirectoryBox`: writes dead letters as files into a directory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from mld.core.errors import DeadLetterError
 
 
 class DirectoryBox:
-    """One file of one line for each letter, ``application/stream/shard/sequence-sub.json``, for its owner only."""
+    """Writes each letter as a file of one line, ``application/stream/shard/sequence-sub.json``, readable by its owner
+    only.
+    """
 
     def __init__(self, directory: str) -> None:
         self._root = Path(directory).absolute()
         self._threads = Workers(threads_max=1, name="aws-letters")
 
     async def open(self) -> None:
-        """Open the box. Nothing is made before the first letter."""
+        """Do nothing: the directory is made with the first letter."""
 
     async def put(self, letter: Letter) -> str:
         try:
             async with asyncio.timeout(PUT_TIMEOUT_S):
                 return await self._threads.run(lambda: self._write(letter))
-        except Exception as error:  # of the system, of the pool, the time-out: whatever it is, nothing is certain
+        except Exception as error:  # from the file system, the threads or the time limit: the letter may not be durable
             reason = getattr(error, "strerror", None) or str(error) or f"not done within {PUT_TIMEOUT_S:g} s"
             raise DeadLetterError(f"{self._root}: {reason} (key mld.deadLetter)") from error
 
@@ -34,12 +36,13 @@ class DirectoryBox:
         self._threads.close()
 
     def _write(self, letter: Letter) -> str:
+        """Write a letter durably, under a temporary name first, and return its path."""
         directory = self._root.joinpath(*map(file_name, letter.path))
         _make(directory)
         file = directory / f"{letter.name}.json"
         draft = directory / f".{letter.name}.{os.getpid()}.tmp"
         with contextlib.suppress(FileNotFoundError):
-            draft.unlink()  # of a former process with our id
+            draft.unlink()  # left by a former process with our id
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as out:
             out.write(letter.body + b"\n")
@@ -51,7 +54,7 @@ class DirectoryBox:
 
 
 def _make(directory: Path) -> None:
-    """Make the directory and those missing above it, for its owner only, so that they survive a power failure."""
+    """Make the directory and those missing above it, durably (they survive a power failure) and for the owner only."""
     if directory.is_dir():
         return
     _make(directory.parent)

@@ -1,8 +1,8 @@
 """`DynamoDBStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
 
 Rules: retrieval#dynamodb-streams. It calls another API and answers in the terms of Kinesis: shards without hash keys of
-their own, pages of records in the form of Kinesis, and the children of a closed shard with its end. It retries nothing
-but a listing that lacks the children of a closed shard, and never decides what an error means.
+their own, pages of records in the form of Kinesis, and the children of a closed shard together with its last page. The
+only thing it retries is a listing that lacks the children of a closed shard. It never decides what an error means.
 
 DynamoDB does not say how far a page is from the tip, and a page in the middle of a shard may be empty. Only the age of
 the newest record of a page is known. After an empty page the lag is unknown (None). It becomes 0 once the shard was
@@ -92,20 +92,21 @@ class ChangePlace:
         return f"{self.shard_id} {since} {self.quiet_pages} {self.quiet_from_s} {self.token}"
 
     def after_nothing(self, now: float) -> ChangePlace:
-        """Return the place after an empty page."""
+        """Return the place with one more empty page counted."""
         start = self.quiet_from_s if self.quiet_pages else now
         return replace(self, quiet_pages=self.quiet_pages + 1, quiet_from_s=start)
 
     def is_tip(self, now: float) -> bool:
+        """Return whether enough empty pages have come, over enough time, to take the place for the tip of the shard."""
         return self.quiet_pages >= QUIET_PAGES and now - self.quiet_from_s >= QUIET_S
 
 
 @raises_only(StreamUnavailableError)
 class DynamoDBStreams(StreamAdapter[RawService]):
-    """The stream with this ARN. `page_of` makes a page (a frozen dataclass) from the body of a Kinesis answer.
+    """The stream `stream_arn`. `page_of` makes a page (a frozen dataclass) from the body of a Kinesis answer.
 
-    With `keyed_by_item`, the partition key of a record is the primary key of its item, by which several children share
-    a shard.
+    With `keyed_by_item`, the partition key of a record is the primary key of its item. If several children share a
+    shard, all changes of an item then go to the same child.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         self._page_of = page_of
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """See `Streams.list_shards`. One page has all shards. AT_LATEST leaves out closed ones."""
+        """See `Streams.list_shards`. All shards are in one page; with AT_LATEST, only open ones."""
         shards, _ = await self._all_shards()
         if shard_filter is not None and shard_filter.type is ShardFilterType.AT_LATEST:
             shards = [shard for shard in shards if shard.is_open]
@@ -142,7 +143,8 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        """See `Streams.shard_iterator`. For a time, reading begins at the oldest record and leaves older records out.
+        """See `Streams.shard_iterator`. For AT_TIMESTAMP, reading begins at the oldest record, and records from before
+        that time are left out.
 
         A position whose record was trimmed leads to the oldest record that is left, as in Kinesis.
         """
@@ -167,7 +169,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return str(place)
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
-        """See `Streams.get_records`. The page that ends a shard names its children, if DescribeStream does by then."""
+        """See `Streams.get_records`. The last page of a shard names the children that DescribeStream lists by then."""
         place = ChangePlace.parse(iterator)
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
         params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}
@@ -193,6 +195,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return ()
 
     async def _listed_children(self, shard_id: str) -> tuple[tuple[ChildShard, ...], str]:
+        """Return the children of a shard that are listed now, and the status of the stream."""
         params = {"StreamArn": self._arn, "ShardFilter": {"Type": "CHILD_SHARDS", "ShardId": shard_id}}
         try:
             answer = await self._call("DescribeStream", params, LIST_TIMEOUT_S)
@@ -274,8 +277,8 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """Yield, as closed, the parents that a listing shows as open beside their children. Such a listing mixes two
-    moments, and the children are newer.
+    """Yield all shards. A parent that is listed as open together with its child is yielded as closed: such a listing
+    mixes two moments, and the child is newer.
     """
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():

@@ -1,9 +1,9 @@
 """`message_in`: takes a frame of an event stream apart into a message: an event, or an exception.
 
-Rule: retrieval#event-frames. botocore's parser is the reference for what is in a frame (`message_of`). It reads small
-frames and everything unusual. It copies a frame three times, so a large event is taken apart here: its checksums are
-computed over the pieces in which it came, and its payload stays in pieces. A frame that is not in order goes to the
-parser, whose error says what is wrong. A payload comes out only after both checksums of its frame were right.
+Rule: retrieval#event-frames. botocore's parser (`message_of`) takes apart small frames and all that are not events. It
+copies a frame three times, so a large event is taken apart here: its checksums are computed over the pieces in which it
+was received, and its payload stays in pieces. A large frame that has any fault goes to botocore's parser, too, whose
+error says what is wrong. A payload is returned only if both checksums of its frame are right.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mld.core.errors import AwsError
 
 SUBSCRIBE = "SubscribeToShard"
 JOINED_BYTES_MAX = 16 * 1024
-"""Up to this size a copy costs less than looking at the pieces."""
+"""Frames up to this size are joined and given to botocore: copying them costs less than handling the pieces."""
 HEADERS_BYTES_MAX = 1024
-"""Largest headers that are read here. Those of an event take about 90 bytes."""
+"""Frames with larger headers are left to botocore. The headers of an event take about 90 bytes."""
 _PRELUDE_BYTES = 12
 _CHECKSUM_BYTES = 4
 
 Frame = tuple[memoryview, ...]
-"""One frame in the pieces in which it came."""
+"""One frame, in the pieces in which it was received."""
 
 
 class Message(NamedTuple):
-    """A frame taken apart. `kind` is event or exception, `name` its type. The payload of a large event stays in the
-    pieces in which it came.
+    """The content of a frame. `kind` is "event" or "exception", `name` the type of the event or exception. The payload
+    of a large event stays in the pieces in which it was received.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class MessageError(ValueError):
 
 
 def message_in(frame: Frame) -> Message:
-    """Take one whole frame apart. Raises MessageError if it is damaged; AwsError if it is an error without payload."""
+    """Take one whole frame apart. Raises MessageError if it is damaged, and AwsError if it is of the type "error"."""
     length = sum(map(len, frame))
     if length > JOINED_BYTES_MAX and (event := _event_in(frame, length)) is not None:
         return event
@@ -50,7 +50,7 @@ def message_in(frame: Frame) -> Message:
 
 
 def message_of(frame: bytes) -> Message:
-    """Return, as `message_in` does, the message of a frame in one piece, by botocore's parser."""
+    """Take a frame apart with botocore's parser. Raises as `message_in` does."""
     from botocore.eventstream import EventStreamBuffer, ParserError
 
     buffer = EventStreamBuffer()
@@ -72,7 +72,7 @@ def message_of(frame: bytes) -> Message:
 
 
 def _event_in(frame: Frame, length: int) -> Message | None:
-    """Return the event in a frame of this length; None if the frame is anything else, or is not in order."""
+    """Return the event in a frame of `length` bytes; None if the frame is not an event, or has any fault."""
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
     body = _PRELUDE_BYTES + headers_bytes
@@ -91,7 +91,7 @@ def _event_in(frame: Frame, length: int) -> Message | None:
 
 
 def _headers_in(data: bytes) -> dict[str, Any]:
-    """Return the headers, empty if they cannot be read."""
+    """Return the headers of a frame; an empty dict if they cannot be read."""
     from botocore.eventstream import EventStreamHeaderParser, ParserError
 
     try:
@@ -102,7 +102,7 @@ def _headers_in(data: bytes) -> dict[str, Any]:
 
 
 def _cut(frame: Frame, start: int, end: int) -> Iterator[memoryview]:
-    """Yield the pieces of the bytes from `start` to `end`, exclusive."""
+    """Yield the bytes of a frame from `start` up to `end`, exclusive, in pieces."""
     at = 0
     for piece in frame:
         if at >= end:

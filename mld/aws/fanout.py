@@ -1,8 +1,8 @@
 """`KinesisFanOut`: the `FanOut` port over the Kinesis API, for one stream.
 
 Rules: retrieval#consumer-registration (calls), retrieval#subscription-starting-point, retrieval#event-frames
-(exceptions inside the stream). An injected function makes pages of payloads, as of the bodies of GetRecords. Small
-events are read on the loop, large ones in a thread.
+(exceptions inside the stream). A function that is passed in makes a page from the payload of an event. Small events are
+read on the loop, large ones in a thread.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mld.core.streams import Page, StartingPoint, StreamConsumer, Streams, Strea
 EVENT = "SubscribeToShardEvent"
 CALL_TIMEOUT_S = 30.0
 INLINE_BYTES_MAX = 32 * 1024
-"""A frame up to this size is read within 0.3 ms; a thread takes as long to wake."""
+"""Frames up to this size are read on the loop, within 0.3 ms. Waking a thread would take as long."""
 
 
 @raises_only(StreamUnavailableError)
 class KinesisFanOut(StreamAdapter[StreamService]):
-    """The stream behind `streams`. `page_of` makes a page of a payload, and raises ValueError for a payload that is not
-    one.
+    """Fan-out from the stream `stream_name`, which `streams` describes. `page_of` makes a page from the payload of an
+    event, and raises ValueError if the payload is not a page.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KinesisFanOut(StreamAdapter[StreamService]):
         return await self._consumer("RegisterStreamConsumer", params, "Consumer")
 
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> EventSubscription:
-        """See `mld.streams.FanOut`. A time may reach the service rounded down, never up."""
+        """See `mld.core.streams.FanOut`. A starting time may be sent rounded down, never up."""
         position: dict[str, Any] = {"Type": start.type.value}
         if start.sequence is not None:
             position["SequenceNumber"] = start.sequence
@@ -63,6 +63,7 @@ class KinesisFanOut(StreamAdapter[StreamService]):
         return EventSubscription(self._service, source, self._label, self._page_of)
 
     async def _consumer(self, operation: str, params: dict[str, Any], member: str) -> StreamConsumer:
+        """Call `operation`, and return the consumer that the answer describes in `member`."""
         answer = await self._call(operation, params, CALL_TIMEOUT_S)
         try:
             return StreamConsumer(answer[member]["ConsumerARN"], answer[member]["ConsumerStatus"])
@@ -72,7 +73,7 @@ class KinesisFanOut(StreamAdapter[StreamService]):
 
 @raises_only(StreamUnavailableError)
 class EventSubscription:
-    """See `mld.streams.Subscription`."""
+    """See `mld.core.streams.Subscription`."""
 
     def __init__(
         self, service: StreamService, source: FrameSource, stream_name: str, page_of: PartwiseRead[Page]
@@ -99,14 +100,17 @@ class EventSubscription:
         self._source.close()
 
     async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """Return the page of an event; None for a frame without one."""
+        """Return the page of records in a frame; None for an event of another type."""
         with stream_errors(self._stream_name):
             if sum(map(len, frame)) <= INLINE_BYTES_MAX:
                 return self._page_in(frame)
             return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
 
     def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """Return the page in an event. May run in a thread. Raises AwsError or InvalidStreamResponseError."""
+        """Return as `_read` does. May run in a thread.
+
+        Raises AwsError for an exception in the frame, and InvalidStreamResponseError for a frame that cannot be read.
+        """
         try:
             message = message_in(frame)
             if message.kind == "event":
@@ -126,7 +130,7 @@ class EventSubscription:
 
 
 def _text_of(payload: bytes) -> str:
-    """Return the message of an exception."""
+    """Return the message in the payload of an exception; empty if there is none."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):

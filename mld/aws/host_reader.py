@@ -23,21 +23,21 @@ from mld.aws.wire.single_exchange import connected, exchange, request
 
 THREADS_MAX = 1  # one sampler asks, one thing at a time
 FILE_BYTES_MAX = 64 * 1024  # the wanted lines are at the beginning
-DOCUMENT_BYTES_MAX = 256 * 1024  # the statistics of a container are a few kilobytes; these are parsed in some 2 ms
+DOCUMENT_BYTES_MAX = 256 * 1024  # parsed in some 2 ms; the statistics of a container have a few kilobytes
 READ_TIMEOUT_S = 3.0  # includes the wait for a thread that is still busy with an earlier file
 HTTP_PORT = 80
 AWS_ON_THE_HOST = IPv6Network("fd00:ec2::/32")
-"""The services of an EC2 instance by IPv6. By IPv4 they have link-local addresses."""
+"""The IPv6 addresses of the services that EC2 offers to an instance. Their IPv4 addresses are link-local."""
 
 T = TypeVar("T")
 
 
 class HostReadError(Exception):
-    """Nothing usable was read; the text says what and why."""
+    """A file or document could not be read; the text says which, and why."""
 
 
 class HostReader:
-    """Looks for absolute paths below `root`."""
+    """Reads files and documents. Absolute paths are looked up below `root`."""
 
     def __init__(self, root: Path = Path("/"), *, timeout_s: float = READ_TIMEOUT_S) -> None:
         self._root = root
@@ -45,7 +45,7 @@ class HostReader:
         self._threads = Workers(threads_max=THREADS_MAX, name="aws-host")
 
     async def exists(self, path: str) -> bool:
-        """Return whether there is something at the absolute `path`; what cannot be looked at counts as absent."""
+        """Return whether the absolute `path` exists. If that cannot be found out, return False."""
         try:
             return await self._in_thread(path, self._path(path).exists)
         except HostReadError:
@@ -74,6 +74,9 @@ class HostReader:
         return await self._read(path, partial(self._threads.run, work))
 
     async def _read(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what `read` returns, within the time limit. Raises HostReadError, whatever goes wrong; `what` is the
+        path or URL for its text.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await read()
@@ -91,6 +94,7 @@ def _beginning(path: Path) -> str:
 
 
 async def _document(url: str) -> Any:
+    """Return the JSON document at `url`. Raises ValueError for an address that is not on this host."""
     address = urlsplit(url)
     host = address.hostname
     if address.scheme != "http" or not host or address.username is not None:

@@ -1,12 +1,12 @@
-"""`KeptCredentials`: keys that expire, renewed in the background while the old ones are valid.
+"""`KeptCredentials`: credentials that expire; new keys are fetched in the background while the old ones are valid.
 
-botocore renews credentials in the thread of a call, and fails that call if the renewal fails in the last ten minutes,
-although the keys still work. Here a renewal never delays a call while there are valid keys: it runs in a thread of its
-own, is tried again every few seconds, and its failure is logged once. A call waits for the renewal, or fails with its
-reason, only if there are no valid keys.
+botocore renews credentials in the thread of a call. If the renewal fails within ten minutes of the expiry, botocore
+fails that call, although the keys still work. Here a renewal never delays a call while there are valid keys: it runs in
+a thread of its own, is tried again every few seconds, and its failure is logged once. A call waits for the renewal, or
+fails because the renewal failed, only if there are no valid keys.
 
-The clock is AWS's (`ServiceTime`). Keys that a provider has just issued are used even if they seem to have expired:
-either our clock is wrong then, or AWS will refuse them.
+Expiry is judged by AWS's clock (`ServiceTime`). Keys that a provider has just issued are used even if they seem to have
+expired: if that is so because our clock is wrong, they work; else AWS refuses them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from mld.aws.service_time import ServiceTime
 
 logger = logging.getLogger(__name__)
 RENEW_BEFORE_S = 15 * 60.0
-"""Providers hand out new keys a quarter of an hour or more before the old ones expire; botocore begins then, too."""
+"""When before their expiry keys are renewed, as in botocore. Providers issue new keys this early or earlier."""
 RENEW_AT_SHARE = 0.5
 """Keys that live for less than half an hour are renewed after this share of their life."""
 PAUSE_S = 10.0
-"""Pause between two attempts. An attempt that hangs takes longer by itself."""
+"""Pause between two attempts at a renewal, counted from the end of the first."""
 _FIELDS = ("access_key", "secret_key", "token", "expiry_time")
 
 
@@ -41,7 +41,7 @@ class CredentialsExpiredError(Exception):
 
 
 class _Kept(NamedTuple):
-    """`expiry_s` is None for keys that never expire."""
+    """Keys, and when they expire (`expiry_s`, None: never) and are to be renewed (`renew_at_s`), in epoch seconds."""
 
     keys: ReadOnlyCredentials
     expiry_s: float | None
@@ -55,20 +55,20 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 def kept(
     credentials: Credentials, service_time: ServiceTime, *, provider: str, reason_of: Callable[[Exception], str]
 ) -> Credentials:
-    """Return `KeptCredentials` in place of `credentials`, or `credentials` itself if botocore does not renew it.
-    Raises what its provider raises.
+    """Return `KeptCredentials` in place of `credentials` if botocore would renew these, else `credentials` itself.
+    Raises what the provider raises.
     """
     renews = isinstance(credentials, RefreshableCredentials)
     if not renews or type(credentials).get_frozen_credentials is not RefreshableCredentials.get_frozen_credentials:
-        return credentials  # such as those of an application that renews them in its own way
+        return credentials  # they never expire, or the application renews them in its own way
     return KeptCredentials(credentials, service_time, provider=provider, reason_of=reason_of)
 
 
 class KeptCredentials(Credentials):
-    """Takes the place of `source`. Used by all threads.
+    """Replaces `source`, and fetches new keys from the provider of `source`. Used by all threads.
 
-    `provider` is for messages; `reason_of` says without secrets why a renewal failed; `spawn` starts work in another
-    thread. Creating an instance may fetch the first keys, and raises what the provider raises.
+    `provider` is its name in messages; `reason_of` says without secrets why a renewal failed; `spawn` starts work in
+    another thread. Creating an instance may fetch the first keys, and raises what the provider raises.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class KeptCredentials(Credentials):
     # --- renewing ----------------------------------------------------------------------------------------------------
 
     def _renew_elsewhere(self) -> None:
-        """Renew in a thread, unless that is under way or was tried just now."""
+        """Renew the keys in a thread, unless a renewal is under way or was tried just now."""
         if not self._renewing.acquire(blocking=False):
             return
         begun = False
@@ -137,7 +137,7 @@ class KeptCredentials(Credentials):
                 self._spawn(self._renew_and_release)
                 begun = True
         except RuntimeError:
-            return  # no thread is available: there will be other calls
+            return  # no thread can be started; the next call tries again
         finally:
             if not begun:
                 self._renewing.release()
@@ -149,6 +149,7 @@ class KeptCredentials(Credentials):
             self._renewing.release()
 
     def _renewed(self, expired: _Kept) -> ReadOnlyCredentials:
+        """Return new keys in place of expired ones. Blocks. Raises CredentialsExpiredError."""
         with self._renewing:
             if self._kept is expired and not self._was_tried_just_now:
                 self._renew()
@@ -164,6 +165,7 @@ class KeptCredentials(Credentials):
         return 0.0 <= self._time.now() - self._tried_s < PAUSE_S
 
     def _renew(self) -> None:
+        """Fetch new keys, or note why that failed. Logs the first failure, and the first success after it."""
         try:
             fetched = self._fetched()
         except Exception as error:
@@ -196,6 +198,7 @@ class KeptCredentials(Credentials):
         return self._judged(keys, None if expiry is None else parse_timestamp(expiry))
 
     def _judged(self, keys: ReadOnlyCredentials, expiry: datetime | None) -> _Kept:
+        """Return the keys with the times at which they expire and are to be renewed."""
         if expiry is None:
             return _Kept(keys, None, 0.0)
         expiry_s = (expiry if expiry.tzinfo is not None else expiry.replace(tzinfo=UTC)).timestamp()

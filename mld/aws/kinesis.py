@@ -3,7 +3,7 @@
 Rules: retrieval#kinesis-requests (StreamARN is sent when known) and shards#listing-pages.
 It turns answers into values and errors into `StreamError`s. It never retries, and never decides what an error means.
 
-Pages of records are made by an injected function, because `retrieval` may import `aws` but not the other way round.
+The function that makes pages of records is passed in: it belongs to `retrieval`, which `aws` must not import.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from mld.core.streams import (
 )
 
 RECORDS_TIMEOUT_S = 30.0
-"""GetShardIterator and GetRecords: Java's kinesisRequestTimeout."""
+"""Time limit of GetShardIterator and GetRecords: Java's kinesisRequestTimeout."""
 LIST_TIMEOUT_S = 60.0
-"""ListShards and DescribeStreamSummary: what Java uses for them."""
+"""Time limit of ListShards and DescribeStreamSummary, as in Java."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _HALF_MILLISECOND = timedelta(microseconds=500)
@@ -66,7 +66,7 @@ ServiceT = TypeVar("ServiceT", bound=Service)
 
 
 class StreamAdapter(Generic[ServiceT]):
-    """What the adapters have in common; `label` names their stream in errors."""
+    """Base of the adapters of one stream, which turns errors into `StreamError`s. `label` names the stream in them."""
 
     def __init__(self, service: ServiceT, label: str) -> None:
         self._service = service
@@ -83,10 +83,10 @@ class StreamAdapter(Generic[ServiceT]):
 
 @raises_only(StreamUnavailableError)
 class KinesisStreams(StreamAdapter[RawService]):
-    """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
+    """The stream `stream_name`. If `stream_arn` is configured, every request has it (reads across accounts need it).
 
-    `page_of` makes a page of the body of an answer, in a thread and maybe in parts. It raises MalformedBodyError for a
-    body that is not a page.
+    `page_of` makes a page from the body of an answer, maybe in a thread and maybe part by part. It raises
+    MalformedBodyError for a body that is not a page.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class KinesisStreams(StreamAdapter[RawService]):
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """See `Streams.list_shards`. The next page is asked for by its token alone: the service refuses other
-        parameters.
+        """See `Streams.list_shards`. With a token nothing else is sent, because the service refuses other parameters
+        then.
         """
         params: dict[str, Any] = {"NextToken": next_token} if next_token else self._stream()
         if shard_filter is not None and not next_token:
@@ -133,7 +133,7 @@ class KinesisStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStreamSummary", error) from error
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        """See `Streams.shard_iterator`. A time may reach the service rounded down, never up."""
+        """See `Streams.shard_iterator`. A starting time may be sent rounded down, never up."""
         params = {**self._stream(), "ShardId": shard_id, "ShardIteratorType": start.type.value}
         if start.sequence is not None:
             params["StartingSequenceNumber"] = start.sequence
@@ -162,7 +162,7 @@ class KinesisStreams(StreamAdapter[RawService]):
 
 @contextmanager
 def stream_errors(stream_name: str) -> Iterator[None]:
-    """Raise the StreamError for an error of AWS that is raised inside the context."""
+    """Turn an error of AWS that is raised inside this context into a StreamError."""
     try:
         yield
     except (AwsError, AwsUnreachableError) as error:
@@ -183,7 +183,7 @@ def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:
 
 
 def time_param(epoch_s: float) -> datetime:
-    """Return the time as the SDK wants it."""
+    """Return a time in the form that the SDK wants."""
     return datetime.fromtimestamp(epoch_s, tz=UTC)
 
 

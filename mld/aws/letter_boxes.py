@@ -1,4 +1,4 @@
-"""`letter_box_of`: the box for dead letters that the settings name."""
+"""`letter_box_of`: makes the box into which dead letters are written, as the settings say."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from mld.properties.settings import Settings
 from mld.properties.values import DeadLetterKind
 
 CALL_TIMEOUT_S = 30.0
-"""How long a client waits for its service, each time."""
+"""How long a client waits for the answer to one call."""
 
 
 def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | None:
-    """Return the box of dead letters, not open yet; None if no record is ever set aside. Does no I/O."""
+    """Return the box for dead letters, not open yet; None if the settings say that no record is ever set aside. Does no
+    I/O.
+    """
     place = settings.child.dead_letter
     if place is None or settings.child.poison_attempts is None:
         return None

@@ -1,9 +1,10 @@
-"""`LetterBox`: the port by which dead letters are written.
+"""`LetterBox`: the port by which dead letters are written: records that the child could not process.
 
-`put` returns only when the letter is durable. Any doubt is a DeadLetterError, and then the record stays where it is.
-The names of letters come from their records. So a letter that is written twice replaces itself in a directory or a
-bucket. A stream or a queue then has it twice, but a FIFO queue drops a second one within five minutes. Nothing is cut
-to fit: a service refuses a letter that is too large for it (a queue takes 1 MiB, a stream what it is set to).
+`put` returns only when the letter is durable. If that is not certain, it raises DeadLetterError, and the record is not
+set aside. A letter is named after its record. If the same letter is written twice, the second file or object replaces
+the first. A stream or a queue has both, but a FIFO queue drops the second one if it comes within five minutes. A letter
+is never shortened: a service refuses a letter that is too large for it. A queue takes 1 MiB; a stream takes as much as
+it is configured for.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Protocol
 from urllib.parse import quote
 
 PUT_TIMEOUT_S = 60.0
-"""A letter has up to 14 MB; a disk or service that hangs for longer is tried again later."""
+"""Time limit of writing one letter, which has up to 14 MB. If it is exceeded, the letter is written again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """`path` says whose record it is: application, stream, shard; `name` is unique there. `body` is one JSON object."""
+    """One dead letter. `path` says where its record is from: application, stream, shard. `name` is unique in this
+    shard. `body` is one JSON object.
+    """
 
     path: tuple[str, str, str]
     name: str
@@ -31,17 +34,17 @@ class Letter:
 
 class LetterBox(Protocol):
     async def open(self) -> None:
-        """See that letters can probably be written. Raises StartupError."""
+        """Prepare for writing letters. Raises StartupError if it is already clear that none can be written."""
         ...
 
     async def put(self, letter: Letter) -> str:
-        """Write a letter, and return where it is, once it is durable. Raises DeadLetterError if that is not certain."""
+        """Write a letter durably, and return where it is. Raises DeadLetterError if it may not be durable."""
         ...
 
     async def close(self) -> None: ...
 
 
 def file_name(text: str) -> str:
-    """Return `text` as one component of a path, escaped."""
+    """Return `text`, percent-encoded so that it can be one component of a path."""
     name = quote(text, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name

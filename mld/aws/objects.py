@@ -1,10 +1,10 @@
-"""`S3Bucket`: objects of one bucket, for programs whose promises rest on conditional writes. Synchronous, safe for
-threads.
+"""`S3Bucket`: reads and writes objects of one bucket, for programs that rely on conditional writes. Blocking, and safe
+to use from several threads.
 
 Two kinds of failure are kept apart. `NotMatched` says that a condition did not hold and nothing was written. After any
 other `ObjectError` a write may have happened, or may still happen a moment later. Neither the SDK nor this class
-retries a write, so that the caller learns of each write in doubt. Reads, copies and deletions are retried here. A
-caller to whom a second write does no harm retries by `S3Bucket.repeated`.
+retries a write, so that the caller learns of each write whose outcome is unknown. Reads, copies and deletions are
+retried here. A caller to whom a second write does no harm can retry by `S3Bucket.repeated`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ TRIES_MAX = 4
 """Attempts at a call that may be retried. With the pauses they take some 2 s; then the caller gets the error."""
 PAUSE_S = 0.25
 COPY_BYTES_MAX = 5 << 30
-"""CopyObject and PutObject take no more; a larger object goes in parts."""
+"""Limit of CopyObject and PutObject; a larger object is copied or uploaded in parts."""
 PART_BYTES = 1 << 30
 UPLOADED_PART_BYTES_MAX = 64 << 20
-"""A part is in memory while it is uploaded, and several files are uploaded at once. 10,000 of these parts are 640 GB.
+"""Largest part of an upload. Each part is in memory while it is uploaded, and several files are uploaded at once. An
+upload may have 10,000 parts, so a file may have 640 GB.
 """
 DELETE_MAX = 1_000
-"""Keys of one DeleteObjects."""
+"""Most keys in one DeleteObjects."""
 _NOT_MATCHED = frozenset(("PreconditionFailed", "412"))
 _MISSING = frozenset(("NoSuchKey", "404", "NotFound"))
 _PASSING = frozenset(
@@ -44,14 +45,14 @@ _PASSING = frozenset(
 
 
 class ObjectError(OSError):
-    """The store did not do what was asked, or did not say so. The text is one sentence. Another attempt may succeed.
+    """The request failed, or its outcome is unknown. Another attempt may succeed. The text is one sentence.
 
-    It is an OSError, so that a program that writes to a directory of a bucket meets the same errors as on a disk.
+    It is an OSError, so that programs handle the errors of a bucket like those of a disk.
     """
 
 
 class ObjectRefused(ObjectError):
-    """The store refuses the request however often it is repeated; a person has to change something."""
+    """The store refuses the request, and would refuse it again; a person has to change something."""
 
 
 class NotMatched(ObjectError):
@@ -79,8 +80,8 @@ class ListedObject:
 
 
 class S3Bucket:
-    """The bucket `name`. Keys are whole keys. `owner` is the account that the bucket must belong to, `kms_key` the key
-    that objects are encrypted with (SSE-KMS).
+    """The bucket `name`. `owner` is the account that the bucket must belong to, `kms_key` the key with which objects
+    are encrypted (SSE-KMS).
 
     `client` is called with the first request. It returns a client of botocore for S3 that makes one attempt per call.
     """
@@ -105,13 +106,13 @@ class S3Bucket:
         self._copy_bytes_max, self._part_bytes = copy_bytes_max, part_bytes
         self._behind_s = 0.0
         self.requests = 0
-        """How many requests were sent."""
+        """Number of requests sent so far."""
 
     def now_s(self) -> float:
         """Return the time of the store by its last answer; before the first answer, the time of this machine."""
         return time.time() + self._behind_s
 
-    # --- one attempt -------------------------------------------------------------------------------------------------
+    # --- not retried -------------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str:
         """Write an object, under a condition if one is given, and return its etag. Raises NotMatched and other
@@ -122,7 +123,7 @@ class S3Bucket:
         return str(answer["ETag"])
 
     def upload(self, key: str, file: Path) -> None:
-        """Write a file as an object. After an ObjectError the object may still appear, late."""
+        """Write a file as an object. After an ObjectError, the object may still appear a moment later."""
         if file.stat().st_size > self._copy_bytes_max:
             self._upload_in_parts(key, file)
             return
@@ -140,10 +141,10 @@ class S3Bucket:
 
         self._in_parts(key, parts)
 
-    # --- repeated ----------------------------------------------------------------------------------------------------
+    # --- retried -----------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> StoredObject | None:
-        """Return an object, None if there is none. Raises ObjectError."""
+        """Return an object; None if there is no object with this key. Raises ObjectError."""
 
         def attempt() -> StoredObject | None:
             answer = self._call("get_object", Key=key, missing=True)
@@ -197,17 +198,22 @@ class S3Bucket:
         self._in_parts(target, parts)
 
     def _in_parts(self, key: str, parts: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]) -> None:
+        """Make an object by a multipart upload. `parts` sends the parts and yields the entry of each for the
+        completion.
+
+        A failed upload is aborted.
+        """
         upload = {"UploadId": self._call("create_multipart_upload", self._encryption, Key=key)["UploadId"]}
         try:
             done = list(parts(upload))
             self._call("complete_multipart_upload", upload, Key=key, MultipartUpload={"Parts": done})
         except ObjectError:
-            with suppress(ObjectError):  # then a lifecycle rule of the bucket has to remove it
+            with suppress(ObjectError):  # if this fails, too, a lifecycle rule of the bucket has to remove the parts
                 self._call("abort_multipart_upload", upload, Key=key)
             raise
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; fine if they are gone. Raises ObjectError."""
+        """Delete objects. It is no error if some do not exist. Raises ObjectError."""
         waiting = list(keys)
         for start in range(0, len(waiting), DELETE_MAX):
             part = [{"Key": key} for key in waiting[start : start + DELETE_MAX]]
@@ -231,8 +237,8 @@ class S3Bucket:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
-        """Return the result of `attempt`, and retry it where that may help, so a write may happen twice. Raises
-        ObjectError.
+        """Return the result of `attempt`, and retry it if another attempt may succeed. A write in `attempt` may happen
+        twice. Raises ObjectError.
         """
         pause_s = PAUSE_S
         for _ in range(TRIES_MAX - 1):
@@ -252,7 +258,7 @@ class S3Bucket:
         self.requests += 1
         try:
             answer = getattr(self._client(), operation)(**self._common, **parameters)
-        except ObjectError:  # there is no client
+        except ObjectError:  # the client could not be made
             raise
         except Exception as error:  # from the SDK, urllib3, a socket or a credentials provider
             code, status, message = _answer_of(error)
@@ -270,7 +276,7 @@ class S3Bucket:
 
 
 def _answer_of(error: Exception) -> tuple[str, int, str]:
-    """Return code, status and message of the store's answer; nothing if there was none."""
+    """Return code, status and message of the store's answer; "", 0 and "" if no answer came."""
     response = getattr(error, "response", None)
     if not isinstance(response, Mapping):
         return "", 0, ""
@@ -281,13 +287,14 @@ def _answer_of(error: Exception) -> tuple[str, int, str]:
 
 
 def _translated(code: str, status: int, sentence: str, parameters: Mapping[str, Any]) -> ObjectError:
+    """Return the error, with the text `sentence`, for a failed request with these parameters."""
     copies = "CopySource" in parameters
     if code in _NOT_MATCHED or status == 412:
         return NotMatched(sentence)
     if code == "NoSuchBucket":
         return ObjectRefused(sentence)
     if code in _MISSING or status == 404:
-        # A conditional put gets this answer, too, if the object does not exist.
+        # A put with IfMatch gets this answer, too, if the object does not exist.
         return (
             SourceGone(sentence)
             if copies

@@ -1,4 +1,4 @@
-"""`from_callable`: credentials from a function of the application, named as ``module:callable``."""
+"""`from_callable`: gets credentials from a function of the application, which is named as ``module:callable``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class ProviderError(Exception):
 
 
 def from_callable(target: str, arguments: tuple[str, ...]) -> Credentials:
-    """Return the credentials that `module:callable` returns: those of botocore, or access_key, secret_key and
-    optionally token and expiry.
+    """Return the credentials that the function `target` (``module:callable``) returns. Raises what the function raises,
+    or ProviderError.
 
-    If they have an `expiry`, the function is called again before that time.
+    The function returns credentials of botocore, or an object or mapping with access_key, secret_key and optionally
+    token and expiry. If there is an expiry, the function is called again before that time.
     """
     function = _imported(target)
 
@@ -52,6 +53,8 @@ def _imported(target: str) -> Callable[..., object]:
 
 
 def _metadata(result: object, target: str) -> dict[str, Any]:
+    """Return what the function returned, in the form of botocore's metadata. Raises ProviderError."""
+
     def get(name: str) -> Any:
         return result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
 
@@ -67,6 +70,7 @@ def _metadata(result: object, target: str) -> dict[str, Any]:
 
 
 def _expiry_text(expiry: object, target: str) -> str:
+    """Return an expiry as ISO 8601 text. Raises ProviderError."""
     try:
         moment = expiry if isinstance(expiry, datetime) else datetime.fromisoformat(str(expiry))
     except ValueError:

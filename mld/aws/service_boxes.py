@@ -1,4 +1,4 @@
-"""Dead letters as objects of S3, as records of another stream of Kinesis, or as messages of SQS."""
+"""`BucketBox`, `StreamBox`, `QueueBox`: write dead letters as objects of S3, records of Kinesis or messages of SQS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 
 
 class ServiceBox:
-    """What the boxes of AWS have in common: one call for each letter."""
+    """Base of these boxes, which write each letter by one call. `place` names the box in errors."""
 
     def __init__(self, service: AwsService, place: str) -> None:
         self._service = service
@@ -32,7 +32,7 @@ class ServiceBox:
 
 
 class BucketBox(ServiceBox):
-    """One object for each letter, under the prefix and then named as in a directory."""
+    """Writes each letter as an object. Its key is `prefix`, then the path that the letter has in a `DirectoryBox`."""
 
     def __init__(self, service: AwsService, bucket: str, prefix: str) -> None:
         super().__init__(service, f"s3://{bucket}")
@@ -47,7 +47,7 @@ class BucketBox(ServiceBox):
 
 
 class StreamBox(ServiceBox):
-    """One record for each letter; its partition key is the shard it comes from."""
+    """Writes each letter as a record. The partition key is the id of the shard that the letter's record is from."""
 
     def __init__(self, service: AwsService, stream_arn: str) -> None:
         super().__init__(service, stream_arn)
@@ -60,7 +60,7 @@ class StreamBox(ServiceBox):
 
 
 class QueueBox(ServiceBox):
-    """One message for each letter; in a FIFO queue those of a shard are a group."""
+    """Writes each letter as a message. In a FIFO queue, the letters of one shard form a message group."""
 
     def __init__(self, service: AwsService, url: str) -> None:
         super().__init__(service, url)

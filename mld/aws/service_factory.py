@@ -1,4 +1,6 @@
-"""`service_of`: makes the services of a daemon, over botocore, or over the wire client with botocore behind it."""
+"""`service_of`: makes the services of a daemon: over botocore alone, or over the wire client, which leaves rare calls
+to botocore.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ def service_of(
     calls_max: int | None = None,
     access: ClientSettings | None = None,
 ) -> AwsService:
-    """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
+    """Return a service that is not open yet. `label` is its name in the names of threads and in messages. Does no I/O.
 
-    With `calls_max` the service uses the wire client: it has at most that many calls under way, few of which need a
-    thread. `access` is as for `ClientFactory.create_client`.
+    With `calls_max` the service uses the wire client, with at most that many calls under way at a time; few of them
+    need a thread. `access` is as for `ClientFactory.create_client`.
     """
     connect_timeout_s = min(CONNECT_TIMEOUT_S, read_timeout_s)
 

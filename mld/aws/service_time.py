@@ -1,16 +1,17 @@
-"""`ServiceTime`: what time it is at AWS, for signatures, for the expiry of credentials, and for stored times.
+"""`ServiceTime`: tells what time it is by AWS's clock, for signatures, the expiry of credentials, and stored times.
 
-Every answer has the service's time in its `Date` header, in whole seconds. The header was written before the answer
-came, so AWS is ahead of our monotonic clock by *at least* the difference that it shows. The largest difference of the
-last minutes counts. So a slow answer changes nothing, nor does the fraction of a second that the header leaves out.
+Every answer has the service's time in its `Date` header, in whole seconds. The difference that is measured is this time
+minus our monotonic clock. The header was written before the answer arrived, so the true difference is *at least* the
+measured one. Therefore the largest difference of the last minutes is used. A slow answer changes nothing then, and
+neither does the fraction of a second that the header leaves out.
 
-    an answer shows                               then
-    a larger difference, by under `SKEW_MIN_S`    it is believed at once
-    a smaller one, by under `SKEW_MIN_S`          nothing, unless no answer of `DRIFT_WINDOW_S` has shown a larger one
-    one that is further off                       it is believed if the next date agrees: proxies have clocks, too
-    the same, in a refusal of a signature         it is believed at once
+    the difference that an answer shows           what happens
+    larger by less than `SKEW_MIN_S`              it is used at once
+    smaller by less than `SKEW_MIN_S`             it is used once no answer has shown a larger one for `DRIFT_WINDOW_S`
+    off by more, in either direction              it is used if the next date agrees: the date may be that of a proxy
+    off by more, and AWS refuses our signature    it is used at once
 
-This machine's own clock counts until the first answer. If it is wrong, that is logged once. One measurement serves all
+This machine's own clock is used until the first answer. If it is wrong, that is logged once. One measurement serves all
 clients of a daemon: the wire client calls `saw`, and signs by `now`; `mld.aws.botocore_time` does the same for
 botocore.
 """
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKEW_MIN_S = 60.0
-"""A signature is good for five minutes, so a smaller difference is no reason for a refusal. No answer is this late."""
+"""A smaller error of the clock is harmless, because a signature is valid for five minutes. No answer takes this long.
+"""
 DRIFT_WINDOW_S = 600.0
-"""In this time two clocks move apart by some hundredths of a second."""
+"""For how long the largest difference is kept. In this time two clocks drift apart by some hundredths of a second."""
 SKEWED_CODES = frozenset(
     {
         "InvalidSignatureException",
@@ -45,57 +47,60 @@ SKEWED_CODES = frozenset(
         "AuthFailure",
     }
 )
-"""What services answer to a signature that is too old or too new; most of them mean other things too."""
+"""The codes with which services refuse a signature that is too old or too new. Most of them have other meanings, too.
+"""
 
 
 class ServiceTime:
-    """`wall` is this machine's clock, in epoch seconds, `monotonic` one that never jumps. Used by all threads."""
+    """Estimates AWS's time. `wall` is this machine's clock in epoch seconds, `monotonic` a clock that never jumps. Used
+    by all threads.
+    """
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
         self._monotonic = monotonic
         self._date: bytes | str | None = None
-        """The last header. Nearly all answers of one second have the same."""
+        """The last `Date` header. Nearly all answers of one second have the same."""
         self._ahead_s: float | None = None
-        """AWS's time minus our monotonic one."""
+        """The difference in use: AWS's time minus our monotonic clock."""
         self._doubted_s: float | None = None
-        """The same by the last answer, if that is far from `_ahead_s`."""
+        """The difference that the last answer showed, if it is far from `_ahead_s`."""
         self._most_s = -math.inf
-        """The most that an answer has shown since `_since`."""
+        """The largest difference that an answer has shown since `_since`."""
         self._since = 0.0
         self._told_offset_s = 0.0
         self.was_off = False
-        """Whether this machine's clock has ever been found so far off that AWS refuses what is signed by it."""
+        """Whether this machine's clock was ever so far off that AWS would refuse signatures made by it."""
 
     @property
     def is_measured(self) -> bool:
-        """Whether any answer had a time."""
+        """Whether any answer has shown AWS's time so far."""
         return self._ahead_s is not None
 
     @property
     def offset_s(self) -> float:
-        """AWS's clock minus this machine's; 0 while it is not known."""
+        """AWS's clock minus this machine's clock; 0 while AWS's time is not known."""
         return self.now() - self._wall() if self.is_measured else 0.0
 
     @property
     def correction_s(self) -> float:
-        """The offset, if it is so large that AWS refuses what is signed without it; else 0."""
+        """The offset, if it is so large that a signature by this machine's clock may be refused; else 0."""
         offset_s = self.offset_s
         return offset_s if abs(offset_s) >= SKEW_MIN_S else 0.0
 
     def now(self) -> float:
-        """Return AWS's time in epoch seconds; this machine's before the first answer."""
+        """Return AWS's time in epoch seconds; before the first answer, this machine's time."""
         return self._wall() if self._ahead_s is None else self._monotonic() + self._ahead_s
 
     def saw(self, date: bytes | str | None) -> None:
-        """Take the `Date` header of an answer. Costs next to nothing unless the text is new."""
+        """Measure by the `Date` header of an answer. Costs next to nothing unless the text is new."""
         if date is None or date == self._date:
             return
         self._date = date
-        if (told_s := _epoch_s(date)) is None:
+        if (date_s := _epoch_s(date)) is None:
             return
         now, known_s = self._monotonic(), self._ahead_s
-        ahead_s = told_s - now
+        ahead_s = date_s - now
         if known_s is None or abs(ahead_s - known_s) >= SKEW_MIN_S:
             before, self._doubted_s = self._doubted_s, ahead_s
             if known_s is None or (before is not None and abs(before - ahead_s) < SKEW_MIN_S):
@@ -109,17 +114,21 @@ class ServiceTime:
             self._ahead_s = max(known_s, ahead_s)
 
     def learn(self, date: bytes | str | None) -> bool:
-        """Take the `Date` header of an answer that refuses our clock. Return whether it corrects the time."""
-        told_s = None if date is None else _epoch_s(date)
-        if told_s is None:
+        """Measure by the `Date` header of an answer that refuses a signature because of its time.
+
+        Return whether the time used so far was wrong by `SKEW_MIN_S` or more, and is corrected now.
+        """
+        date_s = None if date is None else _epoch_s(date)
+        if date_s is None:
             return False
         now = self._monotonic()
-        is_news = abs(told_s - self.now()) >= SKEW_MIN_S
+        is_news = abs(date_s - self.now()) >= SKEW_MIN_S
         if is_news or not self.is_measured:
-            self._believe(told_s - now, now)
+            self._believe(date_s - now, now)
         return is_news
 
     def _believe(self, ahead_s: float, now: float) -> None:
+        """Use this difference from now on. Log it if this machine's clock turns out to be wrong."""
         self._ahead_s = self._most_s = ahead_s
         self._since, self._doubted_s = now, None
         offset_s = self.offset_s
@@ -134,7 +143,7 @@ class ServiceTime:
 
 
 def _epoch_s(date: bytes | str) -> float | None:
-    """Return the time of a `Date` header; None if it has none."""
+    """Return the time in a `Date` header; None if it cannot be read."""
     try:
         return parsedate_to_datetime(date.decode("latin-1") if isinstance(date, bytes) else date).timestamp()
     except (ValueError, OverflowError):

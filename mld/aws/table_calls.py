@@ -1,7 +1,8 @@
-"""`TableCalls`: one request to a DynamoDB table, and what its failure means. Rule: leases#table-errors.
+"""`TableCalls`: sends requests to a DynamoDB table, and turns failures into `TableError`s. Rule: leases#table-errors.
 
-A read that has no answer yet is sent again, beside the first; nothing else is retried here. Everything but a definite
-answer becomes a `TableError`, whether the failure was on our side or at the service.
+If a read has no answer after a while, it is sent a second time while the first one is still waited for. A caller may
+allow the same for a write. Nothing else is retried here. Everything but a definite answer becomes a `TableError`,
+whether the failure was on our side or at the service.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ THROTTLING_CODES = frozenset(
     + ("RequestLimitExceeded", "RequestThrottled", "RequestThrottledException")
     + ("TooManyRequestsException", "SlowDown")
 )
-"""What services answer to calls that come too fast."""
+"""Codes with which services refuse calls that come too fast."""
 ANSWER_S_MAX = 60.0
-"""How long to wait for an answer of DynamoDB, as Java does: a late answer still counts. A call that cannot wait so long
-for a lost answer is sent again meanwhile.
+"""How long to wait for an answer of DynamoDB, as Java does, because a late answer is still useful. If an answer may be
+lost and that wait is too long, the call is sent again meanwhile.
 """
 READ_AGAIN_S = 3.0
-"""A read without an answer for this long is sent again beside the first: its connection may lead nowhere."""
+"""A read that has no answer after this time is sent once more, and so on: its connection may be dead."""
 READS_MAX = 20
-"""Attempts of one read: enough that one is under way when the network recovers."""
+"""Most attempts of one read: enough that one is still under way when the network recovers."""
 READ_OPERATIONS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan", "DescribeTable"})
 REFUSED_CODE = "ConditionalCheckFailedException"
 MISSING_CODE = "ResourceNotFoundException"
@@ -54,7 +55,7 @@ def table_error(error: AwsError | AwsUnreachableError, table: str) -> TableError
 
 
 class RefusedError(Exception):
-    """An expected refusal: `code` is the service's, `row` the old row if the service sent it."""
+    """DynamoDB refused a request with a code that the caller expects (`code`). `row` is the old row, if it was sent."""
 
     def __init__(self, error: AwsError) -> None:
         super().__init__(str(error))
@@ -63,7 +64,7 @@ class RefusedError(Exception):
 
 
 class TableCalls:
-    """Sends requests to one table. `on_missing` is called for each answer that says that there is no such table."""
+    """Sends requests to one table. `on_missing` is called for each answer that says that the table does not exist."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class TableCalls:
         self._timeout_s = timeout_s
 
     async def get(self, key: Mapping[str, Any], *, consistent: bool = True) -> Row | None:
-        """Return the row with this key; None if there is none. Raises TableError."""
+        """Return the row with this key; None if the table has no such row. Raises TableError."""
         answer = await self.send("GetItem", {"Key": key, "ConsistentRead": consistent})
         row: Row | None = answer.get("Item") or None
         return row
@@ -100,7 +101,7 @@ class TableCalls:
             params = {**params, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
     async def accepts(self, operation: str, params: Mapping[str, Any]) -> bool:
-        """Send one conditional write; False if its condition did not hold. Raises TableError."""
+        """Send one conditional write. Return whether its condition held, so that it was done. Raises TableError."""
         try:
             await self.send(operation, params, refusals=(REFUSED_CODE,))
         except RefusedError:
@@ -117,10 +118,11 @@ class TableCalls:
         one_table: bool = True,
         repeatable: bool = False,
     ) -> dict[str, Any]:
-        """Send one request; again, beside the first, while a read or a `repeatable` write has no answer.
+        """Send one request, and return the answer.
 
-        Raises RefusedError for the codes in `refusals`, else the TableError of leases#table-errors.
-        `one_table`: the operation has the parameter TableName.
+        While a read, or a write that is `repeatable`, has no answer, it is sent again every READ_AGAIN_S. The first
+        answer counts. `one_table` says that the operation has the parameter TableName. Raises RefusedError for the
+        codes in `refusals`, and for other failures the TableError of leases#table-errors.
         """
         named = {"TableName": self.table_name, **params} if one_table else dict(params)
         limit_s = self._timeout_s if timeout_s is None else timeout_s

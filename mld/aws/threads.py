@@ -1,10 +1,10 @@
-"""`Workers`: a few threads for work that blocks. They take jobs from one queue, and give the outcome of each to its
-loop.
+"""`Workers`: a few threads for work that blocks. They take jobs from one queue, and hand the outcome of each job back
+to the event loop.
 
-These are daemon threads. The interpreter joins those of a `ThreadPoolExecutor` at exit, so that one hung connection
-would keep a stopped daemon alive. A job costs one queue entry and one wake-up of the loop. A caller whose time is over
-interrupts the connection that its job waits for, if the job has named it. A job that cannot be interrupted keeps its
-thread, and other threads are started in its place, up to the limit.
+These are daemon threads. The threads of a `ThreadPoolExecutor` are joined by the interpreter at exit, so one hung
+connection would keep a stopped daemon alive. A job costs one queue entry and one wake-up of the loop. If the caller's
+time is over, the connection that the job waits for is shut down, provided that the job has named it (`Job.uses`). A job
+that cannot be interrupted keeps its thread; other threads are started in its place, up to the limit.
 
 The first few threads start as jobs come. More start only once jobs have waited for some time: sixty renewals that are
 due at once do not need twenty threads, each with its stack, its connection and its buffers.
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS_AT_ONCE = 4
-"""Threads that start as soon as there is a job for them."""
+"""Up to this number, a thread is started as soon as a job needs one."""
 WAIT_MAX_S = 0.02
-"""How long a job waits before there are more threads, at most twice as many. A call to AWS takes some 10 ms."""
+"""How long a job waits before more threads are started, at most doubling their number. A call to AWS takes some 10 ms.
+"""
 
 
 class GivenUpError(Exception):
@@ -38,8 +39,8 @@ class GivenUpError(Exception):
 class Job:
     """One piece of work for a thread. Its caller waits for the future `outcome`.
 
-    If the caller has given up, the value goes to `unwanted`. `at_end` is called on the loop when no thread has the job
-    any more, whatever its outcome.
+    If the caller has given up and the work still returns a value, `unwanted` is called with this value. `at_end` is
+    called on the loop when no thread has the job any more, whatever its outcome.
     """
 
     __slots__ = (
@@ -79,9 +80,10 @@ class Job:
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
-        """Give the job up: it does not begin, or the connection that it waits for is cut. Called on the loop.
+        """Give the job up. If it has not begun, it never will; if it waits for a connection, this is shut down. Called
+        on the loop.
 
-        There may be a value already, if the caller was cancelled just when it came.
+        If the caller was cancelled just when the value came, the value goes to `unwanted`.
         """
         with self._lock:
             self.given_up = True
@@ -108,6 +110,7 @@ class Job:
                 connection.abort()
 
     def run(self) -> None:
+        """Do the work, and hand the outcome to the loop."""
         self.begun = True
         error: BaseException | None = None
         value: Any = None
@@ -121,12 +124,13 @@ class Job:
             self._loop.call_soon_threadsafe(self._settle, value, error)
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
+        """Set the outcome, and call whoever waits for the end of the job. Called on the loop."""
         try:
             if self.outcome.done():
                 if error is None:
                     self._drop(value)
             elif error is not None:
-                is_legal = not isinstance(error, StopIteration)  # a future does not take this one
+                is_legal = not isinstance(error, StopIteration)  # a future refuses a StopIteration
                 self.outcome.set_exception(error if is_legal else RuntimeError(repr(error)))
             else:
                 self.outcome.set_result(value)
@@ -144,14 +148,14 @@ class Job:
 
 
 class Workers:
-    """At most `threads_max` daemon threads. `submit` and `close` are called on one loop."""
+    """Runs jobs in at most `threads_max` daemon threads. `submit` and `close` are called on one loop."""
 
     def __init__(self, *, threads_max: int, name: str, wait_max_s: float = WAIT_MAX_S) -> None:
         self._threads_max = threads_max
         self._wait_max_s = wait_max_s
         self._name = name
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._waiting: deque[Job] = deque()  # in the order of `_jobs`; the first ones may have begun
+        self._waiting: deque[Job] = deque()  # the jobs in `_jobs`, in the same order; the first ones may have begun
         self._look: asyncio.TimerHandle | None = None
         self._open: set[Job] = set()  # jobs in the queue or in a thread
         self.threads = 0
@@ -165,7 +169,7 @@ class Workers:
     def submit(self, job: Job) -> Job:
         """Queue a job for a thread, and return the job. Raises GivenUpError after `close`.
 
-        Raises the error of the system if it cannot start the only thread; the job is not in the queue then.
+        If there is no thread and the first one cannot be started, raises that error and does not queue the job.
         """
         if self.is_closed:
             raise GivenUpError
@@ -184,9 +188,9 @@ class Workers:
         return job
 
     def close(self) -> list[asyncio.Future[None]]:
-        """Refuse new jobs and give up all others. Idle threads end now, the others after their job.
+        """Refuse new jobs and give up all others. Idle threads end now, busy threads after their job.
 
-        Return a future for each job that a thread still has.
+        Return a future for each job that a thread still has; it is done when the job ends.
         """
         self.is_closed = True
         under_way = []
@@ -204,7 +208,7 @@ class Workers:
         return under_way
 
     def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start more threads if jobs have waited too long, and look again while any job waits."""
+        """Start more threads if jobs have waited too long. While any job waits, call this again later."""
         self._look = None
         self._drop_begun()
         limit_s = loop.time() - self._wait_max_s
@@ -225,7 +229,7 @@ class Workers:
         except Exception:
             if not self.threads:
                 raise
-            return  # the threads that there are will do it
+            return  # the existing threads will do the job
         self.threads += 1
 
     def _work(self) -> None:

@@ -1,6 +1,6 @@
-"""`Webhook`: posts JSON documents to an address, through the proxy of the environment.
+"""`Webhook`: posts JSON documents to a URL, through the proxy that the environment names.
 
-The address is a secret, so no error names it. A redirect is a failure: what was meant for one address goes to no other.
+The URL is a secret, so no error contains it. A redirect counts as a failure: a document is not sent to any other URL.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from mld.aws.wire.single_exchange import Streams, connected, exchange, request
 from mld.aws.wire.unusual import UnusualError
 
 THREADS_MAX = 2
-"""Threads that look up names. The second one serves posts while the first one hangs in a look-up."""
+"""Threads that look up host names. If the first one hangs in a look-up, posts can still use the second one."""
 PORTS = {"http": 80, "https": 443}
 SUCCESS = range(200, 300)
 NAMES_NO_ADDRESS = (OSError, UnusualError)
-"""Errors that may be quoted. Other errors may have the address in their text, or what the receiver made of it."""
+"""Errors whose text may be shown. The text of other errors may contain the URL, or parts of it that the receiver sent
+back.
+"""
 
 
 class PostFailedError(Exception):
-    """The document was not posted, as far as is known; the text says why."""
+    """The document was not posted, or it is unknown whether it was; the text says why."""
 
 
 class Webhook:
-    """The receiver at one http or https address. `post` waits at most `timeout_s`."""
+    """Posts to one http or https URL. A post takes at most `timeout_s`."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._url = url
@@ -41,7 +43,7 @@ class Webhook:
         self._threads = Workers(threads_max=THREADS_MAX, name="notify")
 
     async def post(self, document: Mapping[str, Any]) -> None:
-        """Post a document. Raises PostFailedError if the answer does not say success, or does not come in time."""
+        """Post a document. Raises PostFailedError if no answer with a 2xx status comes in time."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 status = await self._status_of(json.dumps(document).encode())
@@ -58,6 +60,7 @@ class Webhook:
         self._threads.close()
 
     async def _status_of(self, body: bytes) -> int:
+        """Post `body`, and return the HTTP status of the answer."""
         address = urlsplit(self._url)
         origin, found = await self._threads.run(lambda: self._way_to(address))
         headers = {"User-Agent": "mld", "Content-Type": "application/json"}
@@ -66,9 +69,10 @@ class Webhook:
         return answer.status
 
     def _way_to(self, address: SplitResult) -> tuple[Origin, list[str]]:
-        """Return the origin, and the IP addresses to connect to: those of the origin or of the proxy before it. Blocks.
+        """Return the origin of the URL, and the IP addresses to connect to. Blocks, because it looks up a host name.
 
-        Raises OSError for a name that is not found, and UnusualError for a proxy that does not speak plain HTTP.
+        These are the addresses of the proxy, if one is used, else of the origin. Raises OSError if the name is not
+        found, and UnusualError for a proxy that does not speak plain HTTP.
         """
         assert address.hostname is not None
         context = None

@@ -1,5 +1,6 @@
-"""The lean wire client: the few calls that a daemon makes all the time, without the SDK's cost per call.
+"""The lean wire client: makes the few calls that a daemon makes all the time, without the SDK's cost per call.
 
-botocore keeps everything that is hard to get right: credentials and their refreshing, endpoints, regions, the headers
-of a request, and what an error answer means. Ours is what happens per call: one signature, one write, one read.
+botocore still does everything that is hard to get right: credentials and their renewal, endpoints, regions, the headers
+of a request, and the meaning of an error. The wire client does only what each call needs: one signature, one write, one
+read.
 """

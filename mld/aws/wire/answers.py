@@ -1,7 +1,8 @@
-"""`Incoming`: an HTTP/1.1 answer as its bytes come in. Pure, so that the event loop and threads read HTTP alike.
+"""`Incoming`: parses an HTTP/1.1 answer while its bytes are received. Pure, so the event loop and threads can use it.
 
-An answer is either whole or an error. Its length is checked, whether announced or chunked, and so is its CRC-32 if the
-service sends one. The loop can hand an `Incoming` that is half read to a thread, if the answer is large.
+The result is a whole answer or an error. The length of the body is checked, whether it is announced or the body comes
+in chunks, and so is its CRC-32 if the service sends one. If an answer is large, the loop can hand its half-read
+`Incoming` to a thread.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from mld.aws.wire.chunks import BrokenAnswerError, Chunks
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 128 * 1024 * 1024
-"""Far above 10 MB of records in base64; a server that announces more is not Kinesis."""
+"""Largest body. It is far above 10 MB of records in base64; a server that announces more is not Kinesis."""
 INFORMATIONAL_MAX = 8
-"""Informational answers (1xx) before the final one; AWS sends none."""
+"""Most informational answers (1xx) before the final one; AWS sends none."""
 LENGTH_DIGITS_MAX = 18
 CRC32_HEADER = b"x-amz-crc32"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`headers` has lower-case names; `keep` says whether the connection can be used again."""
+    """An HTTP answer. `headers` has lower-case names; `keep` says whether the connection can be used again."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -33,13 +34,13 @@ class Answer:
 
 
 class NothingSentBackError(Exception):
-    """The connection ended before the first byte of an answer, as an idle one does that the server has closed."""
+    """The connection ended before the first byte of an answer. The server may have closed it while it was idle."""
 
 
 class Incoming:
-    """An answer as its bytes come in. Call `feed` until it returns the answer, and `end` if the connection ends first.
+    """An answer that is being received. Call `feed` until it returns the answer, or `end` if the connection ends first.
 
-    `feed_head` stops after the head, and leaves the bytes after it in `ahead`. Every method raises BrokenAnswerError
+    `feed_head` parses only the head, and leaves the bytes after it in `ahead`. Every method raises BrokenAnswerError
     for bytes that are not an HTTP answer.
     """
 
@@ -48,17 +49,17 @@ class Incoming:
     def __init__(self, body_bytes_max: int | None = None) -> None:
         self._body_bytes_max = BODY_BYTES_MAX if body_bytes_max is None else body_bytes_max
         self.status = 0
-        """0 until the head is whole."""
+        """The HTTP status; 0 until the whole head has come."""
         self.headers: dict[bytes, bytes] = {}
         self.length: int | None = None
         """Bytes in the body, if the head announces them."""
         self.ahead = b""
         self._informational = 0
         self._chunks: Chunks | None = None
-        self._body = BytesIO()  # not a list of pieces: a piece of one byte would take 40
+        self._body = BytesIO()  # not a list of pieces: a piece of one byte would take 40 bytes
 
     def feed_head(self, data: bytes) -> bool:
-        """Return whether the head is whole. Informational answers before it are skipped."""
+        """Take the next bytes, and return whether the whole head has come. Skips informational answers before it."""
         self.ahead = self.ahead + data if self.ahead else data
         while not self.status:
             end = self.ahead.find(b"\n\r\n")
@@ -83,7 +84,7 @@ class Incoming:
         return True
 
     def feed(self, data: bytes) -> Answer | None:
-        """Return the answer, once it is whole."""
+        """Take the next bytes. Return the answer if it is whole now, else None."""
         if not self.status or self.ahead:
             if not self.feed_head(data):
                 return None
@@ -106,16 +107,16 @@ class Incoming:
         return self._whole(self._body.getvalue(), have == self.length)
 
     def begun(self) -> bytes:
-        """Return what has come of a body of announced length. A caller that reads the rest then calls `complete`."""
+        """Return the part of the body that has come. The caller reads the rest itself, and then calls `complete`."""
         return self._body.getvalue()
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether the body can be used part by part: its length is announced, and it has no checksum as a whole."""
+        """Whether the body can be used part by part: its length is announced, and no checksum of all of it is sent."""
         return self.length is not None and self.status < 300 and CRC32_HEADER not in self.headers
 
     def passed_on(self) -> Answer:
-        """Return the answer without its body, whose parts a reader already has."""
+        """Return the answer with an empty body, because the caller has read the body part by part."""
         return self._kept(b"", is_exact=True)
 
     def complete(self, body: bytes) -> Answer:
@@ -125,9 +126,9 @@ class Incoming:
         return self._whole(body, is_exact=True)
 
     def end(self) -> Answer:
-        """Note that the server has closed the connection, and return the answer if its body lasts until then.
+        """Note that the server has closed the connection. Return the answer if it is one whose body ends there.
 
-        Raises NothingSentBackError if no byte of an answer has come.
+        Raises NothingSentBackError if no byte of an answer has come, and BrokenAnswerError if the answer is not whole.
         """
         if not self.status or self.length is not None or self._chunks is not None:
             raise self.cut_off("the server has closed the connection")
@@ -140,6 +141,7 @@ class Incoming:
         return NothingSentBackError(reason)
 
     def _expect_body(self) -> None:
+        """Find out from the headers how long the body is, or that it comes in chunks."""
         encoding, length = self.headers.get(b"transfer-encoding"), self.headers.get(b"content-length")
         if encoding is not None:
             if encoding.lower() != b"chunked":
@@ -155,8 +157,10 @@ class Incoming:
             self.length = 0
 
     def _whole(self, body: bytes, is_exact: bool) -> Answer:
-        """Return the answer with its body. `is_exact` says that nothing came after the body, and that its end was known
-        without that of the connection.
+        """Return the answer with its body, whose checksum is verified.
+
+        `is_exact` says that the connection can be used again: nothing came after the body, and the end of the body was
+        known before the connection ended.
         """
         expected = self.headers.get(CRC32_HEADER)
         if expected is not None and b"content-encoding" not in self.headers and expected != b"%d" % zlib.crc32(body):

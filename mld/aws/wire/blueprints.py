@@ -1,8 +1,9 @@
-"""`Blueprint`: the request that botocore would send for an operation, seen through botocore's public events.
+"""`Blueprint`: what the requests of one operation have in common, copied from a request that botocore makes.
 
-`Canned` lets a client run a call without a network, with an answer that we give it. With an empty answer the client
-shows the request that it would have sent, with its endpoint, headers and the scope of its signature (`blueprint`). With
-the answer to a real request the client says what the answer means (`explain`).
+`Canned` makes a botocore client run a call without a network: we give the answer ourselves, in a handler of botocore's
+public events. There are two uses. With an empty answer, the handler sees the request that the client would have sent,
+with its endpoint, headers and the scope of its signature (`blueprint`). With the answer to a request that the wire
+client has sent, botocore finds out what the answer means (`explain`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _PER_REQUEST = frozenset(
 _KNOWN = frozenset({"content-type", "user-agent", "x-amz-target", "x-amzn-query-mode"})
 STREAMS = frozenset({"SubscribeToShard"})
 """Operations that are answered by a stream of events."""
-# A frame of the type initial-response with the payload {}, which botocore wants to see first.
+# A frame of the type initial-response with the payload {}. botocore expects it at the beginning of a stream.
 _FIRST_EVENT = bytes.fromhex(
     "0000007200000060ab820d9e0b3a6576656e742d74797065070010696e697469616c2d726573706f6e73650d3a636f6e7465"
     "6e742d7479706507001a6170706c69636174696f6e2f782d616d7a2d6a736f6e2d312e310d3a6d6573736167652d74797065"
@@ -50,7 +51,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Blueprint(NamedTuple):
-    """What all requests of one operation have in common. `scope` is None if they go out unsigned."""
+    """What all requests of one operation have in common. `head` is the part of their head that is always the same.
+    `scope` is None if they are not signed.
+    """
 
     origin: Origin
     host: str
@@ -61,10 +64,12 @@ class Blueprint(NamedTuple):
 
 
 class Canned:
-    """Answers the calls of a client without a network, for each thread by itself."""
+    """Runs calls of a client with answers that are given, without a network. Several threads may use it at a time."""
 
     def __init__(self, client: BaseClient) -> None:
-        """Prepare a client. Raises UnusualError for a client whose way to AWS only botocore knows."""
+        """Register the handler with the client. Raises UnusualError if the client reaches AWS in a way that only
+        botocore knows.
+        """
         self._client = client
         self._proxy_for = proxies_of(client)
         self._proxy_for(client.meta.endpoint_url)
@@ -73,6 +78,7 @@ class Canned:
         client.meta.events.register("before-send", handler, unique_id=f"mld-wire-{id(self)}")
 
     def _before_send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse | None:
+        """Note the request, and return the answer that `explain` was given. None: botocore sends the request itself."""
         answer: Answer | None = getattr(self._here, "answer", None)
         if answer is None:
             return None
@@ -84,7 +90,7 @@ class Canned:
         return AWSResponse(request.url, answer.status, headers, raw)
 
     def explain(self, operation: str, params: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
-        """Return what botocore makes of an answer. Raises what botocore raises."""
+        """Return the answer as botocore parses it. Raises the exception that botocore raises for it."""
         import botocore
 
         self._here.answer = answer
@@ -95,8 +101,9 @@ class Canned:
             self._here.answer = None
 
     def blueprint(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> Blueprint:
-        """Return the blueprint of an operation. Raises UnusualError, and what botocore raises, which checks the
-        parameters.
+        """Return the blueprint of an operation. `context` is for a TLS endpoint.
+
+        Raises UnusualError, and whatever botocore raises, for example for wrong parameters.
         """
         self.explain(operation, params, Answer(200, {}, _FIRST_EVENT if operation in STREAMS else b"{}"))
         request: AWSPreparedRequest = self._here.request
@@ -106,7 +113,7 @@ class Canned:
 
 
 class _Raw:
-    """The part of urllib3's response that botocore reads."""
+    """Stands in for urllib3's response, with only the method that botocore calls."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -118,6 +125,7 @@ class _Raw:
 def _blueprint(
     method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None, proxy: Proxy | None
 ) -> Blueprint:
+    """Return the blueprint of a request of botocore. Raises UnusualError for a request that is not as usual."""
     address = urlsplit(url)
     if method != "POST" or address.path not in ("", "/") or address.query or address.username:
         raise UnusualError(f"{method} to the path {address.path}")

@@ -1,4 +1,4 @@
-"""`Chunks`: the chunked body of an HTTP answer as its bytes come in. Pure."""
+"""`Chunks`: takes the chunked body of an HTTP answer out of its chunks, while its bytes are received. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from enum import Enum
 TRAILERS_BYTES_MAX = 64 * 1024
 
 CHUNK_LINE_BYTES_MAX = 4096
-"""Longest line before a chunk, and longest trailer."""
+"""Longest line with the size of a chunk, and longest trailer."""
 CHUNK_DIGITS_MAX = 8
+"""Most hexadecimal digits in the size of a chunk."""
 
 
 class BrokenAnswerError(Exception):
-    """The bytes that came are not a whole HTTP answer."""
+    """The bytes that were received are not a whole HTTP answer."""
 
 
 class _Expected(Enum):
@@ -25,14 +26,14 @@ class _Expected(Enum):
 
 
 class Chunks:
-    """A chunked body as its bytes come in. `excess` says whether bytes came after its end."""
+    """A chunked body that is being received. `excess` says whether bytes came after its end."""
 
     def __init__(self) -> None:
         self.excess = False
         self._expected = _Expected.SIZE
         self._line = b""
         self._left = 0
-        """Bytes left in this chunk."""
+        """Bytes of this chunk that have not come yet."""
         self._trailers_bytes = 0
 
     @property
@@ -40,7 +41,7 @@ class Chunks:
         return self._expected is _Expected.NOTHING
 
     def feed(self, data: bytes) -> Iterator[memoryview]:
-        """Yield the pieces of the body in `data`. Raises BrokenAnswerError."""
+        """Take the next bytes, and yield the pieces of the body in them. Raises BrokenAnswerError."""
         view = memoryview(data)
         at = 0
         while at < len(data):
@@ -65,6 +66,7 @@ class Chunks:
                         self._take_line()
 
     def _take_line(self) -> None:
+        """Parse a whole line outside the data: the size of a chunk, the end of its data, or a trailer."""
         line, self._line = self._line.strip(), b""
         match self._expected:
             case _Expected.SIZE:

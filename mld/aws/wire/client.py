@@ -1,16 +1,17 @@
-"""`WireService`: the `Service` port for the calls made all the time, over own sockets; the rest goes to botocore.
+"""`WireService`: the `Service` port for frequent calls over sockets of its own; other calls go through botocore.
 
-A call is one attempt, as with `BotoService`. It is sent a second time only where the first attempt cannot have counted:
-a call that only reads, on a kept connection that turns out to be closed; and a call whose signature was refused because
-our clock is wrong, which the `Date` header of the refusal then corrects.
+A call is one attempt, as with `BotoService`. It is sent a second time in two cases only: a call that only reads was
+sent on a kept connection that turns out to be closed; or a call was refused because of our wrong clock, which the
+`Date` header of the refusal has corrected.
 
-The methods of the port raise only errors of our tree: `_bounded` is the one place that translates all others. Below it
-errors pass as they are, and whoever has a place in hand when one passes empties it.
+The methods of the port raise only errors of `mld.core.errors`. `_bounded` translates all others, and is the only place
+that does. Errors reach it unchanged; each function on the way that uses a `WirePlace` closes the connection there.
 
-A call with a small answer stays on the event loop (`LoopConnection`). Threads do what may take long or wait for
-something else: new connections, the keys for requests every few seconds, large answers, and what botocore makes of a
-refusal. A client with anything unusual (a client certificate, a TLS proxy, another path or signature) is left to
-botocore; the log says so once. Connections belong to calls under way (`places`), not to shards.
+A call with a small answer is made on the event loop (`LoopConnection`). Threads do what may take long or has to wait:
+they connect, get the keys for signatures every few seconds, read large answers, and let botocore explain a refusal. If
+anything about a client is unusual (a client certificate, a TLS proxy, another path or signature), all its calls go
+through botocore; the log says so once. A connection is used by one call after the other (`places`), whatever their
+shards.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ FIRST_REFUSAL = 300
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
 """Operations that change nothing, so that they may be repeated on a new connection."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
-"""Operations of the wire client: `encode_params` and `decode_answer` know all types in their bodies."""
+"""The operations that the wire client handles. `encode_params` and `decode_answer` know all types in their bodies."""
 TURN_BYTES_MIN = 256 * 1024
-"""Larger bodies are taken apart one at a time (`Turn`)."""
+"""Bodies of this size or more are parsed one at a time (`Turn`)."""
 CHECKS_MAX = 2
-"""Events that are checked in threads at once: one at work, and the next one. The others wait without a thread."""
+"""Most jobs of `in_thread` that have a thread: one at work, and the next one. Others wait without a thread."""
 
 
 class WireService:
-    """One service. `plain` makes the client; after that a thread calls `credentials` and `ca_bundle`."""
+    """One service. `plain` makes the botocore client, and handles the calls that the wire client does not. When the
+    client is made, `credentials` and `ca_bundle` are called in a thread.
+    """
 
     def __init__(
         self,
@@ -92,13 +95,13 @@ class WireService:
         self._workers = Workers(threads_max=threads_max, name=f"wire-{name}")
         self._places = Places(calls_max, turn=self._turn)
         self._checks = asyncio.Semaphore(CHECKS_MAX)
-        self._limits: list[TimeLimit] = []  # that no call uses at the moment
+        self._limits: list[TimeLimit] = []  # time limits that no call uses at the moment, kept for the next calls
         self.can_stream = False
-        """Whether calls go over own sockets, and `open_stream` is available; known once the service is open."""
+        """Whether the wire client is in use, so that `open_stream` is available. Known once the service is open."""
         self._surprises = Surprises()
 
     async def open(self) -> None:
-        """Create the client, and find out whether calls can do without it. Raises StartupError."""
+        """Create the botocore client, and find out whether the wire client can be used. Raises StartupError."""
         await self._plain.open()
         try:
             await self._plain.with_client(self._prepare)
@@ -141,6 +144,7 @@ class WireService:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
     async def _opened(self, operation: str, params: dict[str, Any], limit: TimeLimit) -> WireFrames:
+        """Return an opened stream. It gets a new connection, which it owns; its place is given back at once."""
         place = await self._places.take(None)
         try:
             place.drop()
@@ -158,7 +162,7 @@ class WireService:
             self._places.give_back(place)
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `mld.aws.service.StreamService.in_thread`. Only one runs at a time, as with large bodies."""
+        """See `mld.aws.service.StreamService.in_thread`. Only one `work` runs at a time, as with large bodies."""
 
         def in_turn(_: Job) -> T:
             with self._turn:
@@ -168,6 +172,7 @@ class WireService:
             return await self._bounded(operation, None, lambda _: self._in_any_thread(in_turn))
 
     def _give_way(self, why: UnusualError) -> None:
+        """Leave all calls to botocore from now on, and log why."""
         self.can_stream = False
         logger.info(
             "%s is called through botocore: %s",
@@ -177,7 +182,7 @@ class WireService:
         )
 
     async def _bounded(self, operation: str, timeout_s: float | None, work: Callable[[TimeLimit], Awaitable[T]]) -> T:
-        """Return what `work` returns, within its time. The boundary: raises errors of our tree, or UnusualError."""
+        """Return what `work` returns, within the time limit. Raises only errors of mld, or UnusualError."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         limit = self._limits.pop() if self._limits else TimeLimit()
         try:
@@ -203,10 +208,10 @@ class WireService:
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
-        """Return what `read` makes of the answer to a call, which takes a place.
+        """Take a place, make the call there, and return the result of `read` for the body of the answer.
 
-        The place is always given back: by the job that reads a large answer, if there is one, else here. It keeps its
-        connection only if nothing went wrong.
+        The place is always given back: by the job that reads a large answer, if there is one, else here. The connection
+        stays in the place only if nothing went wrong.
         """
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
@@ -234,14 +239,15 @@ class WireService:
             return value
         except asyncio.CancelledError:
             if limit.is_over and kept is not None:
-                self._places.distrust(kept)  # at once: the next try may come before the thread has noticed
+                self._places.distrust(kept)  # at once: the caller may retry before the thread has noticed
             raise
 
     async def _answered(
         self, operation: str, params: dict[str, Any], place: WirePlace, limit: TimeLimit, *, head_only: bool = False
     ) -> Answer | Incoming:
-        """Return a successful answer, or its beginning. Raises what botocore raises for a refusal. A call that was
-        refused only because of our clock is sent once more, with AWS's time.
+        """Return a successful answer, or its beginning. For a refusal, raise what botocore raises.
+
+        A call that was refused only because of our clock is sent once more, with AWS's time.
         """
         found = await self._exchange(operation, params, place, limit, head_only)
         if found.status >= FIRST_REFUSAL:
@@ -254,10 +260,12 @@ class WireService:
     async def _refused(
         self, operation: str, params: dict[str, Any], place: WirePlace, found: Answer | Incoming, *, is_last: bool
     ) -> None:
-        """Raise what botocore raises for a refusal. Return only if it was about our clock, which is corrected now, and
-        `is_last` is false.
+        """Raise what botocore raises for a refusal.
+
+        Return only if the call may be sent again: `is_last` is false, and the call was refused because of our clock,
+        which is corrected now.
         """
-        self._requests.ask_for_keys()  # the refusal may be about them
+        self._requests.ask_for_keys()  # the refusal may be about the keys
 
         def explain(job: Job) -> None:
             answer = found if isinstance(found, Answer) else self._whole(job, found, place)
@@ -280,9 +288,10 @@ class WireService:
     async def _exchange(
         self, operation: str, params: dict[str, Any], place: WirePlace, limit: TimeLimit, head_only: bool
     ) -> Answer | Incoming:
-        """Return an answer, or the beginning of one that a thread has to read.
+        """Send the call, and return the answer, or the beginning of an answer that a thread has to read.
 
-        Uses the connection of the place if it is good, else makes one. After a failure the place has none.
+        Uses the connection in the place if it is still good, else makes a new one. After a failure the place has no
+        connection.
         """
         usual = self._requests.usual(operation, params)
         if usual is None:
@@ -308,12 +317,12 @@ class WireService:
                 raise
             if isinstance(found, Answer) and not found.keep:
                 place.drop()
-            if found.status < FIRST_REFUSAL:  # the text of a refusal says whether it is about our clock
+            if found.status < FIRST_REFUSAL:  # the date of a refusal is used later, if the refusal is about our clock
                 self._service_time.saw(found.headers.get(DATE))
             return found
 
     async def _connected(self, operation: str, place: WirePlace, origin: Origin) -> LoopConnection:
-        """Make a connection at the place, and return it."""
+        """Make a connection to `origin`, put it into the place, and return it."""
         place.drop()
         times = {"connect_timeout_s": self._connect_timeout_s, "read_timeout_s": self._read_timeout_s}
         try:
@@ -332,7 +341,7 @@ class WireService:
         return place.on_loop
 
     async def close(self) -> None:
-        """End the threads and their connections; calls under way fail. May be called again."""
+        """End the threads, and close all connections. Calls under way fail. May be called again."""
         self._workers.close()
         self._places.close(AwsUnreachableError("close", f"the {self._name} client is closed"))
         await self._plain.close()
@@ -340,6 +349,7 @@ class WireService:
     # --- below: in the threads ---------------------------------------------------------------------------------------
 
     def _prepare(self, client: BaseClient) -> None:
+        """Make what the wire client needs from the botocore client. Raises UnusualError if it cannot do its calls."""
         canned = Canned(client)
         is_tls = client.meta.endpoint_url.startswith("https:")
         context = tls_context(client, self._ca_bundle()) if is_tls else None
@@ -347,7 +357,7 @@ class WireService:
         self.can_stream = True
 
     def _read(self, job: Job, incoming: Incoming, read: Callable[[bytes], T], place: WirePlace) -> T:
-        """Read an answer to its end, and return what `read` makes of it."""
+        """Read the rest of an answer, and return the result of `read` for its body."""
         if incoming.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
             parts = read.in_parts()
             self._talk(job, place, lambda connection: connection.receive_parts(incoming, parts.feed))
@@ -363,8 +373,9 @@ class WireService:
         return self._talk(job, place, lambda connection: connection.receive(incoming))
 
     def _talk(self, job: Job, place: WirePlace, talk: Callable[[Connection], Answer]) -> Answer:
-        """Return the answer that `talk` reads from the lent connection, which stays at its place if it can be used
-        again.
+        """Return the answer that `talk` reads from the connection that the place has lent.
+
+        The connection is put back into the place if it can be used again, else closed.
         """
         connection, place.connection = place.connection, None
         assert connection is not None, "it was lent with what has come"

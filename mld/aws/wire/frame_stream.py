@@ -1,7 +1,7 @@
-"""`FrameStream`: cuts the answer to a subscription into the frames of its events. Pure.
+"""`FrameStream`: cuts the body of the answer to SubscribeToShard into the frames of its events. Pure.
 
-A frame begins with its length, so nothing is searched for, and no more is copied than the few bytes that a read cuts
-off. `mld.aws.fanout` reads what is inside a frame, and checks its checksums.
+A frame begins with its length, so its end need not be searched for. Only pieces of less than `SMALL_BYTES` are copied.
+`mld.aws.event_messages` parses the content of a frame and verifies its checksums.
 """
 
 from __future__ import annotations
@@ -11,32 +11,36 @@ from collections import deque
 from mld.aws.wire.chunks import BrokenAnswerError, Chunks
 
 FRAME_BYTES_MAX = 24 * 1024 * 1024 + 128 * 1024 + 16
-"""The largest payload and the largest headers that botocore takes."""
+"""Largest frame: it has the largest payload and the largest headers that botocore accepts."""
 FRAME_BYTES_MIN = 16
-"""A frame without headers and payload has two lengths and two checksums."""
+"""Smallest frame: without headers and payload it has two lengths and two checksums."""
 SMALL_BYTES = 512
-"""Smaller pieces are joined. Kept apart, each would take some 200 bytes, and keep alive what was read with it."""
+"""Smaller pieces are joined. Otherwise each would take some 200 bytes more, and keep the buffer alive in which it was
+received.
+"""
 _LENGTH_BYTES = 4
 Frame = tuple[memoryview, ...]
-"""One frame in the pieces in which it came."""
+"""One frame, in the pieces in which it was received."""
 
 
 class FrameStream:
-    """Takes bytes as they come, and gives whole frames. `chunked` says whether the answer comes in chunks."""
+    """Takes the bytes of a body as they are received, and returns whole frames. `chunked` says whether the body has the
+    chunked encoding.
+    """
 
     def __init__(self, *, chunked: bool) -> None:
         self.frames: deque[Frame] = deque()
         self.waiting_bytes = 0
-        """Bytes of whole frames that nobody has taken."""
+        """Total size of the frames in `frames`."""
         self._chunks = Chunks() if chunked else None
         self._parts: list[memoryview | bytearray] = []
         self._have = 0
         self._wanted = 0
-        """Length of the frame under way; 0 before it is known."""
+        """Length of the frame that is being received; 0 before it is known."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last chunk has come."""
+        """Whether the body is chunked and its last chunk has come."""
         return self._chunks is not None and self._chunks.is_complete
 
     @property
@@ -44,7 +48,7 @@ class FrameStream:
         return self._have == 0
 
     def take(self) -> Frame | None:
-        """Return the oldest whole frame."""
+        """Remove and return the oldest whole frame; None if there is no whole frame."""
         if not self.frames:
             return None
         frame = self.frames.popleft()
@@ -52,7 +56,7 @@ class FrameStream:
         return frame
 
     def feed(self, data: bytes) -> None:
-        """Take bytes. Raises BrokenAnswerError for what is no event stream."""
+        """Take the next bytes of the body. Raises BrokenAnswerError if they are not an event stream."""
         if self._chunks is None:
             self._append(memoryview(data))
             return
@@ -87,6 +91,7 @@ class FrameStream:
             self._parts, self._have, self._wanted = [], 0, 0
 
     def _length(self) -> int:
+        """Return the length of the frame that is being received, from its first four bytes."""
         length = int.from_bytes(b"".join(part[:_LENGTH_BYTES] for part in self._parts)[:_LENGTH_BYTES], "big")
         if not FRAME_BYTES_MIN <= length <= FRAME_BYTES_MAX:
             raise BrokenAnswerError(f"a frame of {length} bytes")

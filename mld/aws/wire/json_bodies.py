@@ -1,4 +1,6 @@
-"""The bodies of AWS's JSON protocol: JSON, in which times and bytes have a form of their own."""
+"""`encode_params`, `decode_answer`: the bodies of AWS's JSON protocol, in which bytes are base64 and times are epoch
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ _BLOB, _BLOBS = "B", "BS"
 
 
 def encode_params(params: Mapping[str, Any]) -> bytes:
-    """Return the body of a request. A time is rounded down to the millisecond, never up."""
+    """Return the body of a request with these parameters. Times are rounded down to the millisecond."""
     return _encode(params).encode()
 
 
 def _plain(value: object) -> object:
+    """Return a time or bytes in the form that they have in JSON. Raises TypeError for other types."""
     match value:
         case datetime():
             whole = int(value.replace(microsecond=0).timestamp())
@@ -31,7 +34,7 @@ _encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
 
 
 def decode_answer(body: bytes) -> dict[str, Any]:
-    """Return an answer; attribute values of DynamoDB have their bytes decoded. Raises ValueError."""
+    """Return the answer in a body. Binary attribute values of DynamoDB become bytes. Raises ValueError."""
     answer = json.loads(body) if body else {}
     if not isinstance(answer, dict):
         raise ValueError("the answer is no object")
@@ -41,9 +44,9 @@ def decode_answer(body: bytes) -> dict[str, Any]:
 
 
 def _restore_bytes(holder: Any) -> None:
-    """Decode the values of `{"B": "base64"}` and `{"BS": [...]}` in place.
+    """Decode the values of `{"B": "base64"}` and `{"BS": [...]}` in place, at any depth.
 
-    There is no call for each text or number: one value of bytes must not make a page of 1 MB expensive.
+    This function is not called for single texts and numbers, so that a page of 1 MB with one binary value stays cheap.
     """
     for place, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
         if type(value) is dict:

@@ -1,8 +1,8 @@
 """`LoopConnection`: a connection on the event loop, for one call at a time.
 
-Requests go out and small answers come in on the loop. A large answer, and one whose length is not announced, is left to
-a thread as soon as its head is known (`Connection.receive`). A call that crosses to a thread and back costs two
-wake-ups: at the tip of a stream, a third of a poll.
+The loop sends requests and receives small answers. An answer that is large, or whose length is not announced, is left
+to a thread as soon as its head is known (`Connection.receive`). Small answers are not, because handing a call to a
+thread and back costs two wake-ups: a third of the cost of a poll at the tip of a stream.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from mld.aws.wire.connection import GONE, LATER, Connection
 from mld.core.waits import LazyTimer
 
 BODY_BYTES_MAX = 8 * 1024
-"""Largest answer that is parsed on the loop. It takes 0.1 ms, or 1.5 ms if each record has to go the slow way."""
+"""Largest answer that is parsed on the loop. That takes 0.1 ms, or 1.5 ms if every record needs the slow parser."""
 READ_BYTES = 2 * BODY_BYTES_MAX
 
 
 class LoopConnection:
-    """Uses `connection` on one loop, for one call at a time. Calls `lost` if it ends while no call uses it."""
+    """Uses `connection` on one loop, for one call at a time. Calls `lost` if the connection ends while no call uses
+    it.
+    """
 
     def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:
         self.connection = connection
@@ -46,10 +48,11 @@ class LoopConnection:
         return self._has_fd and not self.connection.is_stale()
 
     async def exchange(self, request: bytes, *, timeout_s: float, head_only: bool = False) -> Answer | Incoming:
-        """Return an answer. Of a large one, or with `head_only`, return what has come: a thread goes on with it after
-        `release`.
+        """Send a request, and return the answer.
 
-        Raises NothingSentBackError, and whatever else goes wrong. After an error or a cancellation, call `close`.
+        If the answer is large, or with `head_only`, return the part that has come (`Incoming`). The caller then calls
+        `release`, and a thread receives the rest. Raises NothingSentBackError or any other Exception. After an error or
+        a cancellation, call `close`.
         """
         assert self._answer is None, "one call at a time"
         self._incoming, self._head_only = Incoming(), head_only
@@ -64,7 +67,7 @@ class LoopConnection:
             self._timer.end()
             self._answer = None
             if answer.done() and not answer.cancelled():
-                answer.exception()  # its caller was cancelled; fetched, so that asyncio does not report it
+                answer.exception()  # the caller was cancelled; asyncio would log an error that is never fetched
 
     def fail(self, error: Exception) -> None:
         """Make the exchange under way raise `error`."""
@@ -72,7 +75,7 @@ class LoopConnection:
             self._answer.set_exception(error)
 
     def release(self) -> Connection:
-        """Return the connection, from now on for a thread."""
+        """Return the connection for use in a thread. This object is of no use any more."""
         self._let_go_of_fd()
         self.connection.take_back()
         return self.connection
@@ -84,6 +87,7 @@ class LoopConnection:
     # --- on the loop -------------------------------------------------------------------------------------------------
 
     def _let_go_of_fd(self) -> None:
+        """Make the loop stop watching the socket."""
         self._timer.close()
         if self._has_fd:
             self._has_fd = False
@@ -91,6 +95,7 @@ class LoopConnection:
             self._loop.remove_writer(self._fd)
 
     def _send(self, request: bytes) -> None:
+        """Send what the socket takes now. The loop sends the rest when the socket is writable."""
         try:
             sent = self._socket.send(request)
         except LATER:
@@ -102,7 +107,8 @@ class LoopConnection:
             self._unsent = request[sent:]
             self._loop.add_writer(self._fd, self._writable)
 
-    # Nobody catches what a callback of the loop raises, so the caller who waits for the answer gets it.
+    # Nobody catches an error that a callback of the loop raises, so these pass it to the caller who waits for the
+    # answer.
 
     def _writable(self) -> None:
         try:
@@ -137,21 +143,23 @@ class LoopConnection:
             self._loop.call_soon(self._readable_again, answer)
 
     def _look_while_idle(self) -> None:
+        """Report the connection as lost if bytes or an end arrive while no call uses it."""
         try:
             self._socket.recv(1)
         except LATER:
-            return  # a message of TLS itself
+            return  # it was a message of TLS itself
         except Exception:
             self._lost()
             return
         self._lost()
 
     def _readable_again(self, answer: asyncio.Future[Answer | Incoming]) -> None:
-        """Read on: bytes that are already decrypted do not make a socket readable."""
+        """Read bytes that TLS has already decrypted: for these the loop does not report the socket as readable."""
         if self._answer is answer and self._has_fd:
             self._readable()
 
     def _feed(self, data: bytes, answer: asyncio.Future[Answer | Incoming]) -> None:
+        """Parse bytes. End the exchange if the answer is whole, or is to be left to a thread."""
         incoming = self._incoming
         if self._head_only:
             found, is_small = None, not incoming.feed_head(data)

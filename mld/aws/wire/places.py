@@ -1,9 +1,9 @@
-"""`Places`: how many calls of a service are under way at a time, and the connections that are kept between them.
+"""`Places`: limits how many calls of a service are under way at a time, and keeps connections for the next calls.
 
-A call takes a place and gives it back; most idle places have a connection. A few calls go on at once. More may only
-once calls have waited for some time, and then at most twice as many: sixty renewals that are due at the same moment do
-not need twenty connections. If calls wait for the processor and not for the network (`TurnWatch`), their number goes
-back to the few, because more calls would only hold more bodies in memory.
+A call takes a place and gives it back; a free place keeps its connection. At first only a few calls may be under way at
+a time. If calls have waited for a place for some time, the number is raised, at most to twice as many: sixty renewals
+that are due at the same moment do not need twenty connections. If calls wait for the processor and not for the network
+(`TurnWatch`), the number is lowered again, because more calls would only hold more bodies in memory.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from mld.aws.wire.turns import Turn, TurnWatch
 
 log = logging.getLogger(__name__)
 IDLE_MAX_S = 60.0
-"""How long an unused connection is kept: shorter than load balancers and NATs keep it (Amazon's: 350 s)."""
+"""How long an unused connection is kept. Load balancers and NATs keep connections for longer (Amazon's for 350 s)."""
 SILENCE_S_MIN = 0.5
-"""A caller who gives up sooner proves nothing about the connection; a timeout or a reset does."""
+"""If a caller gives up after less time, that does not show that the connection is dead; a timeout or a reset does."""
 MORE_BELOW_SHARE, FEWER_ABOVE_SHARE = 0.5, 0.9
-"""Share of the time in which large bodies were read. Below the first, callers wait for the network; above the second,
-for the processor.
+"""Limits for the share of the time in which large bodies were received and parsed. Below the first limit, calls wait
+for the network, and more are allowed; above the second, they wait for the processor, and fewer are allowed.
 """
 
 
 class WirePlace:
-    """Room for one call. A thread may use `connection`, and leaves it there if it can be used again.
+    """Room for one call and its connection.
 
-    `on_loop`, if set, is open: only the place closes it. `silent` is an origin if a call on a kept connection to it got
-    no answer. `asked_s` is when the call was sent that waits for its answer.
+    The connection is in `on_loop` while the loop uses it; it is open then, because only the place closes it. While it
+    is lent to a thread it is in `connection`, and the thread leaves it there if it can be used again. `silent` is the
+    origin of a connection on which a call got no answer. `asked_s` is the time at which the call that waits for
+    its answer was sent; infinite if none waits.
     """
 
     __slots__ = ("asked_s", "connection", "idle_since_s", "on_loop", "silent")
@@ -52,7 +54,7 @@ class WirePlace:
         return None if self.on_loop is None else self.on_loop.connection.origin
 
     def lend(self) -> None:
-        """Lend the connection to a thread."""
+        """Take the connection from the loop, for a thread."""
         if self.on_loop is not None:
             self.connection, self.on_loop = self.on_loop.release(), None
 
@@ -66,7 +68,7 @@ class WirePlace:
 
 
 class PlacesClosedError(Exception):
-    """The service is closed."""
+    """No place is given out, because the service is closed."""
 
 
 class Places:
@@ -76,7 +78,7 @@ class Places:
         self._watch = TurnWatch(turn)
         self._places_max = places_max
         self._allowed = self._allowed_min = min(THREADS_AT_ONCE, places_max)
-        """Calls that may go on at a time."""
+        """How many calls may be under way at a time now."""
         self._wait_max_s = wait_max_s
         self._idle: list[WirePlace] = []
         self._busy: set[WirePlace] = set()
@@ -88,7 +90,10 @@ class Places:
         return len(self._idle) + len(self._busy)
 
     async def take(self, origin: Origin | None) -> WirePlace:
-        """Return a place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
+        """Return a free place; wait for one if necessary. Raises PlacesClosedError.
+
+        If possible it has a connection to `origin` (None: to any origin).
+        """
         if self._is_closed:
             raise PlacesClosedError
         if len(self._busy) >= self._allowed:
@@ -98,8 +103,9 @@ class Places:
         return place
 
     def give_back(self, place: WirePlace) -> None:
-        """Free the place, with a good connection in it (`on_loop`, or one that a thread has left) or with none. Never
-        raises.
+        """Free the place, or pass it to a waiting caller. Never raises.
+
+        A connection in it must be usable; otherwise the caller has to drop it before.
         """
         self._busy.discard(place)
         place.asked_s = math.inf
@@ -125,10 +131,10 @@ class Places:
             self._idle.append(place)
 
     def distrust(self, origin: Origin) -> None:
-        """Close the idle connections to `origin`, because one of them got no answer: its cause may have met all of
-        them.
+        """Close the idle connections to `origin`, because a call to it got no answer.
 
-        Otherwise each retry would take the next dead connection, and wait for its timeout.
+        The other connections may be dead for the same reason. If they were kept, each retry would take the next dead
+        one, and wait for its timeout.
         """
         distrusted = [place for place in self._idle if place.origin == origin]
         self._idle = [place for place in self._idle if place.origin != origin]
@@ -143,8 +149,9 @@ class Places:
             )
 
     def close(self, reason: Exception) -> None:
-        """Close idle connections. Callers who wait for a place get an error; those who wait for an answer on the loop
-        get `reason`.
+        """Close idle connections, and give out no more places.
+
+        Callers who wait for a place get PlacesClosedError; those who wait on the loop for an answer get `reason`.
         """
         self._is_closed = True
         if self._look is not None:
@@ -161,11 +168,14 @@ class Places:
         self._waiting.clear()
 
     def _free_one(self, origin: Origin | None) -> WirePlace:
-        """Return the free place to `origin` that was used last; else a new place; else, if there are enough, one to
-        elsewhere without its connection.
+        """Return a free place: of those with a connection to `origin`, the one that was used last.
 
-        While a call has no answer, only connections are used that have answered since it was sent: its own may lead
-        nowhere, and so may all older ones. If the service is only slow, it also answers on new connections.
+        Otherwise return a new place or, if there are already as many as allowed, an idle one whose connection to
+        another origin is dropped.
+
+        While a call has been waiting for its answer for `SILENCE_S_MIN`, a kept connection is used only if it got an
+        answer after that call was sent. Otherwise it may be dead, like the connection of that call; a new one is used
+        instead. If the service is only slow, it answers on new connections, too.
         """
         now = time.monotonic()
         limit_s = now - IDLE_MAX_S
@@ -187,6 +197,7 @@ class Places:
         return place
 
     async def _next_free(self) -> WirePlace:
+        """Wait until a place is free, and return it."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[WirePlace] = loop.create_future()
         self._waiting.append((waiter, loop.time()))
@@ -201,7 +212,9 @@ class Places:
             raise
 
     def _look_at_queue(self) -> None:
-        """Allow more calls at a time if some have waited too long for the network. Look again while anybody waits."""
+        """Raise the number of calls that may be under way if some have waited too long for a place and the network is
+        the cause; lower it if the processor is the cause. While any call waits, this is called again.
+        """
         self._look = None
         loop = asyncio.get_running_loop()
         limit_s = loop.time() - self._wait_max_s
@@ -221,7 +234,9 @@ class Places:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
     def wire(self, place: WirePlace) -> None:
-        """Give the loop the connection that a thread has made or left. Raises whatever keeps the loop from it."""
+        """Give the loop the connection that a thread has made, or has left in the place. If that fails, close the
+        connection and raise the error.
+        """
         connection, place.connection = place.connection, None
         assert connection is not None
         try:
@@ -232,7 +247,7 @@ class Places:
             raise
 
     def _lost(self, place: WirePlace) -> None:
-        """Drop a connection that has ended while no call used it. Its place may be idle, or already belong to the next
+        """Drop a connection that has ended while no call used it. Its place may be idle, or already taken by the next
         call.
         """
         place.drop()

@@ -1,8 +1,8 @@
-"""`Proxy`: an HTTP proxy between us and an origin, and how it is asked for a tunnel.
+"""`Proxy`: an HTTP proxy between us and an origin, and the request that opens a tunnel through it.
 
-A proxy leads to a TLS origin through a tunnel (CONNECT). To reach a plain origin, it is sent requests that name the
-whole address. botocore's rule decides which proxy is used, if any (`proxies_of`). No message shows the credentials
-for a proxy.
+A TLS origin is reached through a tunnel, which CONNECT opens. For an origin without TLS, the proxy gets the requests
+themselves, with the whole URL in their first line. Whether a proxy is used, and which, is decided by botocore's rule
+(`proxies_of`). No message shows the credentials for a proxy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PORT = 80
 
 
 class ProxyRefusedError(OSError):
-    """The proxy does not connect us; the text says what it answered."""
+    """The proxy does not open a tunnel; the text says what it answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,22 @@ class Proxy:
 
     @property
     def header(self) -> str:
-        """The header with its line end; empty if the proxy wants no credentials."""
+        """The header Proxy-Authorization with its line end; empty if the proxy needs no credentials."""
         return f"Proxy-Authorization: {self.authorization}\r\n" if self.authorization else ""
 
 
 class ProxyAnswer:
-    """The answer of a proxy to CONNECT as its bytes come in."""
+    """The answer of a proxy to CONNECT while its bytes are received."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._head = b""
 
     def feed(self, piece: bytes) -> bool:
-        """Take bytes (none: the connection has ended), and return whether the tunnel is open. Raises
-        ProxyRefusedError.
+        """Take the next bytes (none: the connection has ended), and return whether the tunnel is open.
 
-        The origin of a tunnel speaks TLS, so it waits for our hello. Bytes after the head are a document of the proxy.
+        Raises ProxyRefusedError, also if bytes come after the head. These are a document from the proxy: the origin
+        speaks TLS, so it sends nothing before our hello.
         """
         self._head += piece
         if piece and b"\r\n\r\n" not in self._head and len(self._head) <= HEAD_BYTES_MAX:
@@ -75,18 +75,20 @@ class ProxyAnswer:
 
 
 def authority_of(host: str, port: int) -> str:
-    """Return ``host:port`` as it stands in requests."""
+    """Return ``host:port`` in the form used in requests, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def tunnel_request(proxy: Proxy, host: str, port: int) -> bytes:
-    """Return the request that asks `proxy` for a tunnel."""
+    """Return the request that asks `proxy` for a tunnel to `host`."""
     authority = authority_of(host, port)
     return f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{proxy.header}\r\n".encode("latin-1")
 
 
 def open_tunnel(to_proxy: socket.socket, proxy: Proxy, host: str, port: int, *, timeout_s: float) -> None:
-    """Make `to_proxy` a connection to `host`. Blocks. Raises OSError; the socket cannot be used after that."""
+    """Open a tunnel to `host` on the connection `to_proxy`. Blocks. Raises OSError; the socket is of no use after
+    that.
+    """
     deadline_s = time.monotonic() + timeout_s
     to_proxy.sendall(tunnel_request(proxy, host, port))
     answer, is_open = ProxyAnswer(proxy), False
@@ -100,18 +102,20 @@ def open_tunnel(to_proxy: socket.socket, proxy: Proxy, host: str, port: int, *, 
 
 
 def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
-    """Return a function that maps an address to the proxy that leads to it, for the addresses of one client.
+    """Return a function that maps a URL of one client to the proxy to use for it.
 
-    As botocore decides: the proxies of the client's configuration, else those of the environment unless `NO_PROXY` has
-    the client's endpoint; of these the one for the scheme of the address. The function raises UnusualError for a proxy
-    that only botocore can speak to.
+    The rule is botocore's: the client's configuration names the proxies. If it names none, the environment does, unless
+    `NO_PROXY` covers the client's endpoint. Of these proxies, the one for the scheme of the URL is used. The function
+    raises UnusualError for a proxy that only botocore can speak to.
     """
     config: Any = client.meta.config
     return _proxies(client.meta.endpoint_url, config.proxies, config.proxies_config)
 
 
 def environment_proxy(url: str) -> Proxy | None:
-    """Return the proxy that the environment names for an address. Raises UnusualError as `proxies_of` does."""
+    """Return the proxy that the environment names for a URL. Raises UnusualError as the function of `proxies_of`
+    does.
+    """
     return _proxies(url, None, None)(url)
 
 

@@ -1,7 +1,8 @@
-"""`Requests`: makes the requests of one service: where to, with which head and body, signed with which keys and when.
+"""`Requests`: makes the signed requests of one service, from blueprints and keys that botocore provides.
 
-botocore is asked for the blueprint of each operation once, and for the keys every few seconds. Its answers may take
-long, or wait for new keys, so only threads ask (`asked`). For a while the loop then uses what they were told (`usual`).
+botocore is asked once for the blueprint of each operation, and every few seconds for the keys. It may take long,
+because it may have to wait for new keys, so it is asked in threads only (`asked`). The loop uses the results until they
+are a few seconds old (`usual`).
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ if TYPE_CHECKING:
 
 
 DATE = b"date"
-"""The header of an answer with the service's time."""
+"""The header of an answer that has the service's time."""
 ENDPOINT_PARAMS = ("StreamARN", "TableName", "ConsumerARN")
-"""Parameters on which the endpoint may depend, because accounts have endpoints of their own."""
+"""Parameters on which the endpoint may depend, because it may contain the id of the account."""
 BLUEPRINTS_MAX = 64
-"""A daemon has a handful of operations on a handful of tables."""
+"""Most blueprints that are kept. A daemon calls a few operations on a few tables."""
 KEYS_AGE_MAX_S = 5.0
-"""How long the loop signs with the same keys before a thread asks again; providers renew keys minutes early."""
+"""How long the loop signs with the same keys before a thread asks botocore again. Keys are renewed minutes before they
+expire.
+"""
 _NEVER = float("-inf")
 
 
 class Usual(NamedTuple):
-    """What a request is made of, besides its body."""
+    """What a request is made from, besides its body."""
 
     blueprint: Blueprint
     signer: Signer | None
@@ -45,7 +48,7 @@ class Usual(NamedTuple):
 
 
 class Requests:
-    """Used by threads and by the loop."""
+    """Makes requests. Used by threads and by the loop."""
 
     def __init__(
         self, service_time: ServiceTime, canned: Canned, credentials: Credentials | None, context: ssl.SSLContext | None
@@ -55,11 +58,11 @@ class Requests:
         self._credentials = credentials
         self._context = context
         self._blueprints: dict[tuple[object, ...], tuple[Blueprint, Signer | None]] = {}
-        self._keys: tuple[Keys | None, float] = (None, _NEVER)  # and until when they are used without asking
+        self._keys: tuple[Keys | None, float] = (None, _NEVER)  # the keys, and until when they are used without asking
         self.explain = canned.explain
 
     def usual(self, operation: str, params: Mapping[str, Any]) -> Usual | None:
-        """Return what a request is made of; None if a thread has to ask botocore for it."""
+        """Return what a request is made from; None if a thread has to ask botocore (`asked`)."""
         keys, until_s = self._keys
         if time.monotonic() > until_s:
             return None
@@ -67,7 +70,7 @@ class Requests:
         return None if known is None else Usual(*known, keys)
 
     def signed(self, usual: Usual, body: bytes) -> bytes:
-        """Return a whole request."""
+        """Return a whole request with this body, signed with the present time."""
         blueprint, signer, keys = usual
         signature = ""
         if signer is not None and keys is not None:
@@ -84,8 +87,10 @@ class Requests:
     # --- in threads --------------------------------------------------------------------------------------------------
 
     def asked(self, operation: str, params: Mapping[str, Any]) -> Usual:
-        """Ask botocore what a request is made of. With new keys it is asked again, as the endpoint may depend on their
-        account. Raises UnusualError, and what botocore raises.
+        """Ask botocore for the keys and, if it is not known yet, for the blueprint of a request. Return both.
+
+        New keys need a new blueprint, because the endpoint may depend on the account of the keys. Raises UnusualError,
+        and what botocore raises.
         """
         keys: Any = None if self._credentials is None else self._credentials.get_frozen_credentials()
         wanted = _key(operation, params, keys)
@@ -100,12 +105,13 @@ class Requests:
         return Usual(*known, keys)
 
     def ask_for_keys(self) -> None:
-        """Ask for keys before the next request."""
+        """Forget the keys, so that botocore is asked for them before the next request."""
         self._keys = (None, _NEVER)
 
     def corrected_clock(self, error: Exception, answer: Answer) -> bool:
-        """Return whether the error may be about our clock, and AWS's time is known now. It may have been unknown when
-        the request was sent.
+        """Return whether a refusal may be due to our clock, and another attempt may succeed with AWS's time.
+
+        AWS's time is either corrected by this answer, or it was corrected by another answer after the request was sent.
         """
         response: Any = getattr(error, "response", {})
         if response.get("Error", {}).get("Code") not in SKEWED_CODES:
@@ -114,4 +120,5 @@ class Requests:
 
 
 def _key(operation: str, params: Mapping[str, Any], keys: Keys | None) -> tuple[object, ...]:
+    """Return everything on which a blueprint depends."""
     return (operation, None if keys is None else keys.access_key, *map(params.get, ENDPOINT_PARAMS))

@@ -1,7 +1,8 @@
-"""`Signer`: AWS Signature Version 4 for POST requests to the path `/`, as all calls of AWS's JSON protocol are.
+"""`Signer`: signs POST requests to the path `/` with AWS Signature Version 4. All calls of AWS's JSON protocol are
+such.
 
-Rules: the AWS General Reference, "Create a signed AWS API request". Only what a server needs is signed: content type,
-host, date, session token and target.
+Rules: the AWS General Reference, "Create a signed AWS API request". Only the headers that must be signed are: content
+type, host, date, session token and target.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
-"""Region and service in an Authorization header."""
+"""Finds region and service in an Authorization header."""
 
 
 class Scope(NamedTuple):
-    """What a signature is good for."""
+    """The region and the service for which a signature is valid."""
 
     region: str
     service: str
@@ -32,7 +33,7 @@ class Keys(Protocol):
 
 
 class Signer:
-    """Signs for one scope. It keeps the key of the day, which saves four of the six hashes."""
+    """Signs for one scope. It keeps the signing key of the day, which saves four of the six hashes per request."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -40,7 +41,7 @@ class Signer:
         self._stamped: tuple[int, str] = (-1, "")
 
     def headers(self, keys: Keys, at_s: float, *, content_type: str, host: str, target: str, body: bytes) -> str:
-        """Return the headers to add, each with its line end; `at_s` is the service's time in epoch seconds."""
+        """Return the headers to add to a request, each with its line end. `at_s` is AWS's time in epoch seconds."""
         stamp = self._stamp(int(at_s))
         day = stamp[:8]
         token_line = f"x-amz-security-token:{keys.token}\n" if keys.token else ""
@@ -59,15 +60,17 @@ class Signer:
         )
 
     def _stamp(self, at_s: int) -> str:
-        known, stamp = self._stamped  # as below
+        """Return a time as AWS writes it in signatures."""
+        known, stamp = self._stamped  # read once, as in `_key`
         if known != at_s:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
             self._stamped = (at_s, stamp)
         return stamp
 
     def _key(self, secret: str, day: str) -> bytes:
+        """Return the signing key for this day."""
         wanted = (secret, day)
-        known, key = self._cached  # one read: threads may replace it meanwhile
+        known, key = self._cached  # read once, because another thread may replace it meanwhile
         if known == wanted:
             return key
         key = f"AWS4{secret}".encode()

@@ -1,8 +1,8 @@
-"""`exchange`: one request and its answer, on a connection of their own that is closed afterwards.
+"""`exchange`: sends one request on a connection of its own, which is closed after the answer.
 
-For what is asked seldom: the metadata of this host, a webhook, the page of another process here. Everything happens on
-the event loop. The size of the answer is bounded, and the caller bounds the time. A redirect is an answer like any
-other: nobody follows it.
+It is meant for rare requests: to the metadata service of this host, a webhook, the page of another process here.
+Everything happens on the event loop. The size of the answer is bounded here; the caller has to bound the time. A
+redirect is not followed, but returned like any other answer.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mld.aws.wire.connection import Origin
 from mld.aws.wire.proxies import Proxy, ProxyAnswer, tunnel_request
 
 READ_BYTES = 16 * 1024
-"""Read in one turn of the loop. If all of it is chunks of a byte, it takes some 5 ms to take apart."""
+"""Most bytes that are read in one turn of the loop. At worst, if each chunk has one byte, they take 5 ms to parse."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connected(origin: Origin, address: str) -> Streams:
-    """Connect to `address`, the IP address of the origin, or of the proxy before it. Raises OSError.
+    """Connect to `address`, the IP address of the origin or, if it has a proxy, of the proxy. Raises OSError.
 
-    The address is looked up by the caller, as asyncio would do it in a thread for which the end of the daemon waits.
+    The caller has to look the address up. asyncio would do this in a thread that has to end before the process can end.
     """
     proxy, context = origin.proxy, origin.context
     if proxy is None:
@@ -49,9 +49,10 @@ async def connected(origin: Origin, address: str) -> Streams:
 def request(
     method: str, address: SplitResult, headers: Mapping[str, str], body: bytes = b"", *, through: Proxy | None = None
 ) -> bytes:
-    """Return a whole request for an address. `through` is the proxy before a plain origin: it wants the whole address.
+    """Return a whole request for the URL `address`. `through` is the proxy, if the request is sent to one without a
+    tunnel; it then has the whole URL in its first line.
 
-    Raises ValueError for characters that would end a line, and for those that no request has.
+    Raises ValueError for characters that are not allowed in a request, such as line ends.
     """
     target = urlunsplit(("", "", address.path or "/", address.query, ""))
     if through is not None:

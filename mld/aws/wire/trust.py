@@ -1,4 +1,4 @@
-"""`tls_context`: the wire client trusts exactly the servers that botocore trusts."""
+"""`tls_context`: makes the TLS context of the wire client, which trusts exactly the servers that botocore trusts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def tls_context(client: BaseClient, ca_bundle: str | None) -> ssl.SSLContext:
-    """Trust the servers that botocore trusts, by a context that botocore makes.
+    """Return a context that trusts the servers that botocore trusts. botocore's own function makes it.
 
-    The defaults of the ssl module, stricter since Python 3.13, have no effect on it. `ca_bundle` is the one of the
-    session. Raises UnusualError for what only botocore can do.
+    So the defaults of the ssl module, which are stricter since Python 3.13, do not apply. `ca_bundle` is the path of
+    the CA bundle of the botocore session. Raises UnusualError for a client certificate, and for a CA bundle that cannot
+    be read.
     """
     from botocore.httpsession import create_urllib3_context, get_cert_path
 

@@ -1,4 +1,4 @@
-"""`Turn`: a lock that knows for how long it was held, so that `TurnWatch` can say how much it is in demand."""
+"""`Turn`: a lock that measures for how long it is held. `TurnWatch` computes from that how busy the lock is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Turn:
-    """A lock that knows for how long it was held."""
+    """A lock that measures for how long it is held."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
@@ -33,13 +33,16 @@ class Turn:
         self.release()
 
     def taken_s(self, at_s: float) -> float:
-        """Return for how many seconds it was held until `at_s`. From any thread; approximate while it changes hands."""
+        """Return for how many seconds the lock was held in total until `at_s`. May be called from any thread.
+
+        The value is approximate while the lock passes from one thread to another.
+        """
         since_s = self._since_s
         return self._before_s + (0.0 if since_s is None else max(0.0, at_s - since_s))
 
 
 class TurnWatch:
-    """Measures how much a turn is in demand, from `begin` on."""
+    """Measures how busy a turn is, from `begin` on."""
 
     def __init__(self, turn: Turn | None = None) -> None:
         self._turn = Turn() if turn is None else turn

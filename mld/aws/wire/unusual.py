@@ -1,5 +1,5 @@
-"""`UnusualError`: the wire client leaves a client, an address or a request to botocore."""
+"""`UnusualError`: something about a client, a URL or a request is unusual, so that it is left to botocore."""
 
 
 class UnusualError(Exception):
-    """Something that only botocore knows how to do; the text says what."""
+    """Only botocore can do this call; the text says what is unusual about it."""

@@ -1,4 +1,4 @@
-"""`WireFrames`: the frames of one event stream, read from a socket on the event loop without blocking."""
+"""`WireFrames`: reads the frames of one event stream from a socket, on the event loop and without blocking."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from mld.aws.wire.frame_stream import Frame, FrameStream
 
 READ_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
-"""Read in one turn of the loop: some 0.2 ms, with TLS 0.5 ms."""
+"""Most bytes that are read in one turn of the loop. That takes some 0.2 ms, with TLS 0.5 ms."""
 AHEAD_BYTES = 64 * 1024
-"""Bytes of whole frames that may wait to be taken. The frame under way comes on top."""
+"""Reading stops when this many bytes of whole frames wait to be taken. The frame that is being received is not
+counted.
+"""
 
 
 class WireFrames:
-    """Reads frames from `plain_or_tls`, a connected socket that it owns, on one loop. `first` was read from it already.
+    """Reads frames from `plain_or_tls`, a connected socket that it owns, on one loop. `first` are the bytes of the body
+    that were read from the socket before.
 
     Reading stops while whole frames wait to be taken (`AHEAD_BYTES`), so that TCP slows the sender down. A turn of the
     loop reads at most `TURN_BYTES`.
@@ -40,7 +43,7 @@ class WireFrames:
     async def next(self) -> Frame | None:
         """Return the next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
 
-        One caller at a time. May be cancelled without loss.
+        Only one caller may wait at a time. It may be cancelled; no frame is lost then.
         """
         while True:
             frame = self._stream.take()
@@ -65,6 +68,7 @@ class WireFrames:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _read_on(self) -> None:
+        """Begin to read again, unless enough frames wait or the stream has ended."""
         if self._is_reading or self._ended or self._is_full:
             return
         self._is_reading = True
@@ -96,6 +100,7 @@ class WireFrames:
             self._wake()
 
     def _read_turn(self) -> None:
+        """Read what has come, up to the limit of one turn of the loop. Raises an error of the socket."""
         is_tls = isinstance(self._socket, ssl.SSLSocket)
         left = TURN_BYTES
         while left > 0 and not self._is_full and not self._ended:
@@ -105,17 +110,18 @@ class WireFrames:
                 return
             self._feed(data)
             if not is_tls and len(data) < READ_BYTES:
-                return  # there is no more, most likely
+                return  # most likely nothing more has come
             left -= len(data)
         if is_tls:
             self._look_again()
 
     def _look_again(self) -> None:
-        """Read on: bytes that are already decrypted do not make a socket readable."""
+        """Make the loop read again if TLS has decrypted bytes: for these it does not report the socket as readable."""
         if self._is_reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             self._loop.call_soon(self._readable)
 
     def _feed(self, data: bytes) -> None:
+        """Cut bytes into frames, and note the end of the stream if they contain it."""
         try:
             self._stream.feed(data)
         except BrokenAnswerError as error:
@@ -125,14 +131,14 @@ class WireFrames:
             self._over(None if self._stream.is_between_frames else BrokenAnswerError("the last event is cut off"))
 
     def _at_eof(self) -> None:
-        """Note the end of the connection: it ends an answer that is not chunked, and cuts a chunked one off."""
+        """Note that the server has closed the connection. That is the ordinary end only for a body without chunks."""
         if self._chunked or not self._stream.is_between_frames:
             self._over(BrokenAnswerError("the server has closed the connection in the middle of the answer"))
         else:
             self._over(None)
 
     def _over(self, failure: Exception | None) -> None:
-        """Stop reading; frames that are whole can still be taken."""
+        """Stop reading, and note how the stream has ended. Frames that are whole can still be taken."""
         if not self._ended:
             self._stop_reading()
             self._ended = True
