@@ -1,1 +1,3 @@
-"""What operators see and do: views of a whole fleet made from its tables, and acts on them, without a daemon."""
+"""The commands of operators: views of a whole fleet made from its tables, and changes of its tables. No daemon is
+needed.
+"""

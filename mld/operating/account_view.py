@@ -1,8 +1,9 @@
-"""The applications of an account and region, found by what their lease tables look like.
+"""Finds the applications of an account and region, by the form of their lease tables.
 
-A lease table is one whose only key is `leaseKey`. The other tables of KCL 3.0 to 3.4 have its name and a suffix. The
-first rows of each lease table are read once. A table that we may not read is listed with the permission that is
-missing."""
+A lease table is a table whose only key is `leaseKey`. The two other tables of KCL 3.0 to 3.4 have the lease table's
+name and a suffix. Only the first rows of each lease table are read. A table that may not be read is listed with the
+permission that is missing.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +24,20 @@ from mld.operating.plan import raw_table
 from mld.operating.shard_view import ViewRules
 
 TABLES_MAX = 2_000
-"""Tables of a region that are examined. Each costs one DescribeTable; an account may make thousands a second."""
+"""How many tables of a region are examined. Each costs one DescribeTable; an account may make thousands a second."""
 ROWS_MAX = 500
-"""Rows that are read from each lease table: at most 63 read units, because a row is smaller than a kilobyte."""
+"""How many rows of each lease table are read: at most 63 read units, because a row is smaller than a kilobyte."""
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
 LEASE_DURATION_S = 30.0
-"""Assumed, because the table does not store it. A status that is older than two renewals of such a lease is unknown."""
+"""Assumed, because the table does not store it. A worker's status that is older than two renewals of such a lease
+counts as unknown.
+"""
 
 
 async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
     """Return the applications in plain values, and sentences about tables that could not be read (`unseen`).
 
-    Values that are unknown are None, for the reason in `note`. `behindSeconds` is the lag of the shard furthest behind.
+    A value that is unknown is None, and `note` gives the reason. `behindSeconds` is the largest lag of any shard.
     Raises TableError if the tables cannot be listed.
     """
     names, unseen = await _names(service)
@@ -59,6 +62,9 @@ async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
 
 
 async def _names(service: Service) -> tuple[list[str], list[str]]:
+    """Return the names of all tables, up to `TABLES_MAX`, and a sentence about the rest, if there are more. Raises
+    TableError.
+    """
     names: list[str] = []
     params: dict[str, Any] = {}
     while len(names) < TABLES_MAX:
@@ -75,7 +81,7 @@ async def _names(service: Service) -> tuple[list[str], list[str]]:
 
 
 async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
-    """Return what the first rows of a lease table show of its application; only a `note` if they cannot be read."""
+    """Return what the first rows of a lease table show of its application; only a `note` if it cannot be read."""
     try:
         answer = await calls.send("Scan", {"Limit": ROWS_MAX})
     except TableError as error:
@@ -101,7 +107,7 @@ async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
 
 
 def _refused(what: str, action: str, error: TableError) -> str:
-    """Say what could not be read, with the permission that is missing if that is the reason."""
+    """Return a sentence about `what` could not be read, with the missing permission if that is the reason."""
     if any(sign in str(error) for sign in FORBIDDEN):
         return f"{what}: not seen, allow {action}"
     return f"{what}: not seen: {error}"

@@ -140,7 +140,7 @@ def resume(asked: Asked) -> None:
 
 
 def _words(seen: PlanInput, why: str) -> str:
-    """Return a note for the row: which operator acts, when, and why."""
+    """Return a note for the row: which operator acts, when, and why. It is cut to `WORDS_CHARACTERS_MAX`."""
     when = datetime.fromtimestamp(seen.reader.clock.wall(), UTC).isoformat(timespec="seconds")
     words = f"by {user_name()}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
     return words[:WORDS_CHARACTERS_MAX]
@@ -237,7 +237,7 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
 
 
 def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:
-    """Return stream and shard, each None if not given. `shard` may be ``STREAM:SHARD``.
+    """Return stream and shard, each None if it was not given. `shard` may be ``STREAM:SHARD``.
 
     Raises click.UsageError if `stream` and `shard` name different streams.
     """

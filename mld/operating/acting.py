@@ -1,7 +1,7 @@
 """Runs a command that changes a table: prints its plan, saves the rows, has the changes written, and reports each.
 
-`perform` is the way of every such command: without --execute the plan is printed and nothing is done; with it the rows
-are saved first (`backup`), and the exit code is 0 if every change is written, else 1.
+Every such command goes through `perform`. Without --execute the plan is printed, and nothing is done. With --execute
+the rows are first saved in a file (`backup`); the exit code is 0 if every change is written, else 1.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from mld.properties.scrubber import Scrubber
 DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
 
 Writing: TypeAlias = Callable[[Report], Awaitable[Sequence[Outcome]]]
-"""Writes, and reports what becomes of each change; all outcomes."""
+"""A function that writes the changes, reports the outcome of each as soon as it is known, and returns all outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """What a plan of steering is made from: the lease table when the command began, what it shows of the fleet, and
-    who reads it."""
+    """What a plan is made from: the lease table as it was when the command began, the fleet that it shows, and the
+    reader of both.
+    """
 
     reader: FleetReader
     table: RawTable
@@ -52,7 +53,9 @@ Planner: TypeAlias = Callable[[PlanInput], ActPlan | Awaitable[ActPlan]]
 
 
 def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
-    """Plan, print, and with --execute save and write rows as they were seen, and exit."""
+    """Make the plan, print it, and exit. With --execute save the rows first, and write the changes on condition that
+    the rows are as they were read.
+    """
     settings = asked.settings()
 
     async def acting() -> int:
@@ -76,7 +79,7 @@ def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
 
 
 async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Sequence[Outcome]) -> None:
-    """Add what an operator did to the history of the fleet, if it has one. It costs the act nothing if that fails."""
+    """Add what an operator did to the history of the fleet, if the table has one. A failure to do so is only logged."""
     if not _may_be_made(outcomes):
         return
     done = sum(one.fate is Fate.DONE for one in outcomes)
@@ -99,9 +102,10 @@ async def perform(
     write: Writing,
     refuse: Callable[[], Awaitable[None]] = _nobody_minds,
 ) -> int:
-    """Print the plan, and with --execute save the rows and write; the exit code.
+    """Print the plan, and with --execute save the rows and write the changes; return the exit code.
 
-    `refuse` raises ActRefusedError if it must not be done: before anything is printed with --execute, else at the end.
+    `refuse` raises ActRefusedError if the plan must not be carried out. With --execute it is called before anything is
+    printed, without it after the plan.
     """
     is_done, is_written = True, bool(asked.execute and plan.changes)
     if is_written:
@@ -135,4 +139,5 @@ def tell(text: str) -> None:
 
 
 def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether at least one change is written, or may be."""
     return any(one.fate in (Fate.DONE, Fate.UNKNOWN) for one in outcomes)

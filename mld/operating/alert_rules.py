@@ -1,7 +1,8 @@
 """Files for monitoring a fleet: alerting rules of Prometheus, alarms of CloudWatch, a dashboard of Grafana.
 
-Each alert says what to do first, and links to its page (`runbook_url`). Rules that need an expression of their own are
-in `templates/alerts.yaml`; for each other kind of fault (`mld.operating.verdicts`) a rule over `mld_faults` is made.
+Each alert names the first thing to do, and links to its page (`runbook_url`). Rules with an expression of their own are
+in `templates/alerts.yaml`. Each other kind of fault (`mld.operating.verdicts`) gets a rule over the metric
+`mld_faults`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ RUNBOOKS = "docs/use/{page}.md"
 
 
 def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return alerting rules of Prometheus, in YAML: those of the template, and one for each other kind of fault."""
+    """Return alerting rules of Prometheus, in YAML: those of the template, and one for each kind of fault without a
+    rule there.
+    """
     from mld.aws.table_calls import THROTTLING_CODES
 
     application = json.dumps(settings.application_name)
@@ -59,7 +62,7 @@ def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBO
 
 
 def _pages(runbooks: str) -> dict[str, str]:
-    """Return the addresses of the pages that alerts link to, by the name that templates use."""
+    """Return the addresses of the pages that alerts link to, by the names that templates use."""
     pages = {"operations": "operations", "spark": "spark-operating"}
     return {name: inner(runbooks.replace("{page}", page)) for name, page in pages.items()}
 
@@ -76,7 +79,7 @@ def grafana_dashboard(settings: Settings) -> str:
 
 
 def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
-    """Say why these alerts would get no metrics of a daemon with this file; empty if they would get them."""
+    """Return why a daemon with this file sends no metrics that these alerts could use; empty if it does send them."""
     if not by_cloudwatch:
         if settings.serving.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
             return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
@@ -87,10 +90,10 @@ def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
 
 
 def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return a template of CloudFormation with the alarms. Its parameter names the topic to notify.
+    """Return a CloudFormation template with the alarms. Its parameter names the topic to notify.
 
-    A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
-    file makes one of its own.
+    If `workerId` is set, a metric of one worker has the worker's id as a dimension, and so has the alarm on it. Then
+    the template made from each worker's file has alarms of that worker.
     """
     from mld.metrics.datums import Wanted, dimensions_of
     from mld.metrics.declaring import Dimension

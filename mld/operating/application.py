@@ -1,4 +1,4 @@
-"""`Application`: what commands on a whole application work with: its rows, its stream, and a hold on its leases.
+"""`Application`: gives commands on a whole application its rows, its stream, and a hold on its leases.
 
 All these commands run alike. They read the table, refuse what must not be done, and print the plan. With --execute they
 then save the rows, take the leases as an operator, read the table again, write, and give the leases back.
@@ -49,7 +49,7 @@ from mld.shards.identity import foreign_evidence
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
 ROUNDS_MAX = 4
-"""How often the table is read again after writing, for rows that moved or were added meanwhile."""
+"""How often the table is read and written again, because rows were added or changed meanwhile."""
 
 NOT_RECREATED = (
     " (but nothing shows that this stream was made again, after the table; `mld restore` puts saved rows back all the "
@@ -58,12 +58,12 @@ NOT_RECREATED = (
 STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
 Planner: TypeAlias = Callable[[RawTable, str], ActPlan]
-"""A function of the table as it is now, and the operator's id; it returns the plan of what is left to write."""
+"""A function that takes the present table and the operator's id, and returns the plan of what is left to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The application of a properties file, and the services behind it."""
+    """The application of a properties file, and its connections to AWS."""
 
     settings: Settings
     dynamo: Service
@@ -71,14 +71,16 @@ class Application:
     streams: Streams
     clock: Clock
     setting: StreamSetting | None = None
-    """The stream of several that the command is about; `settings` are then those of this stream alone."""
+    """The stream that the command is about, if the file names several; `settings` are then those of this stream
+    alone.
+    """
     stream: str | None = None
     """Identifier of that stream. If set, only its leases are read and written."""
     is_several: bool = False
     """Whether the file names several streams."""
     kind: StreamKind = StreamKind.KINESIS
     me: str = field(default_factory=operator_id)
-    """Id of this command as an operator: the owner of the rows that it holds."""
+    """Id of this command as an operator. Rows that it holds have this owner."""
 
     @property
     def calls(self) -> TableCalls:
@@ -94,9 +96,10 @@ class Application:
         return TableCalls(self.dynamo, name, REQUEST_TIMEOUT_S)
 
     async def of_stream(self, name: str | None = None) -> Application:
-        """Return the application limited to the leases of one stream; unchanged if the file names only one stream.
+        """Return the application limited to the leases of one stream; unchanged if the command is about all of the
+        table or the file names only one stream.
 
-        Raises ActRefusedError if the stream has no leases, TableError.
+        Raises ActRefusedError if the stream has no leases; TableError.
         """
         if self.setting is None:
             return self
@@ -104,19 +107,21 @@ class Application:
         return replace(self, stream=stream_id_in(seen.table, self.setting, name))
 
     async def look(self) -> Observed:
-        """Read the rows as they are now. Raises TableError."""
+        """Read the present rows. Raises TableError."""
         table = of_stream(await read_table(self.calls, self.clock), self.stream)
         return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
 
     async def rows_of(self, table: str) -> tuple[Row, ...]:
-        """Return the rows of a table that only fleets of KCL 3.0 to 3.4 have. Raises TableError."""
+        """Return the rows of a table that only fleets of KCL 3.0 to 3.4 have; none if it does not exist. Raises
+        TableError.
+        """
         return (await if_there(read_table(self.table(table), self.clock), raw_table(()))).rows
 
     async def require_table(self) -> Observed:
         """Return the rows.
 
         Raises ActRefusedError if there is no table, if a row cannot be read, or if the table is for one stream and the
-        file for several, or the other way round. Raises TableError.
+        file for several, or the reverse. Raises TableError.
         """
         try:
             seen = await self.look()
@@ -131,14 +136,14 @@ class Application:
         return seen
 
     async def table_or_none(self) -> Observed | None:
-        """Return the rows; None if there is no table. Raises ActRefusedError for an unreadable row; TableError."""
+        """Return the rows; None if there is no table. Raises ActRefusedError if a row cannot be read; TableError."""
         table = await if_there(self.calls.send("DescribeTable", {}), None)
         return None if table is None else await self.require_table()
 
     async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
         """Raise ActRefusedError if an owner of a lease is alive; with `stop_fleet` only if that is another operator.
 
-        Watches for one lease duration at most. Raises TableError.
+        It watches the rows for one lease duration at most. Raises TableError.
         """
         if stop_fleet:
             await self._refuse_living(seen, "", whom=is_operator)
@@ -148,13 +153,14 @@ class Application:
     async def require_no_workers(
         self, seen: Observed, remedy: str, whom: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """Raise ActRefusedError if one of the workers `whom` is alive, even without a lease.
+        """Raise ActRefusedError if a worker is alive, even one without a lease. `whom` selects the workers that count.
 
-        Watches for the time between two reports at most. Raises TableError.
+        It watches the rows and reports for the time between two reports at most. Raises TableError.
         """
         await self._refuse_living(seen, remedy, idle_report_s=self.settings.fleet.report_period_s, whom=whom)
 
     async def _refuse_living(self, seen: Observed, remedy: str, **which: Any) -> None:
+        """Raise ActRefusedError if a worker is alive. `which` is passed to `owner_life.living`."""
         if alive := await living(self.look, seen, self.clock, self.lease_duration_s, **which):
             raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
 
@@ -163,9 +169,9 @@ class Application:
     async def shards(self, seen: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
         """Return all shards of the stream. Raises ActRefusedError if the rows belong to another stream.
 
-        With `are_replaced` all rows will be replaced, so they may belong to a former stream, in whose place this one
-        was made: this stream must then be younger than the table. An older stream was named by mistake. Raises
-        StreamError and TableError, too.
+        `are_replaced` means that the command replaces all rows. Then they may belong to a deleted stream of the same
+        name, but only if the present stream is younger than the table; otherwise the file names the wrong stream.
+        Raises StreamError and TableError, too.
         """
         shards = await self._list(None)
         foreign = None if seen is None else await in_turns(foreign_evidence(shards, within(seen).scan.leases))
@@ -180,7 +186,7 @@ class Application:
         return created_ms is not None and table_s is not None and created_ms > table_s * 1000
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """Return the shards that were open at a place. In Kinesis they must cover all hash keys, without overlaps.
+        """Return the shards that were open at a place. Shards of Kinesis must cover all hash keys, without overlaps.
 
         Raises ActRefusedError and StreamError.
         """
@@ -205,14 +211,16 @@ class Application:
         return listing.shards
 
     def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
-        """Open a hold on leases. Call it after `require_nobody`: operators among the owners are taken for dead."""
+        """Open a hold on leases. Call it after `require_nobody`, because it treats operators among the owners as
+        dead.
+        """
         dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
         return operator_hold(self.leases, self.clock, self.me, self.lease_duration_s, dead=dead)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def plan(self, planner: Planner, seen: RawTable) -> ActPlan:
-        """Return what is left to write. The printed plan and the writes both come from here. Raises ActRefusedError."""
+        """Return what is left to write: the plan to print, and later the changes to write. Raises ActRefusedError."""
         return in_stream(planner(within(seen), self.me), self.stream)
 
     async def carry_out(
@@ -221,19 +229,21 @@ class Application:
         """Take all leases, write the changes of `planner` until it plans no more, and give the leases back.
 
         `seen` is the table that was given to `require_nobody`. Raises ActRefusedError if another worker or operator has
-        written since; TableError, after which each row is either as before or as planned.
+        written since. Raises TableError; then each row is either as before or as planned.
         """
         self.leases.types_rows = not outline(seen.table.rows).is_of_2x
         async with self.hold(seen) as hold:
             now = await self.look() if stop_fleet else seen
             await hold.take(now.table.scan.leases, by_force=stop_fleet)
-            # Until it notices, a former owner may believe in its lease and create rows for its shard's children.
+            # Until a former owner notices the loss, it believes that it holds the lease, and may create rows of child
+            # shards.
             await hold.until_noticed()
             return await self._write_rounds(planner, report, hold, stop_fleet=stop_fleet)
 
     async def _write_rounds(
         self, planner: Planner, report: Report, hold: OperatorHold, *, stop_fleet: bool
     ) -> list[Outcome]:
+        """Write what `planner` plans, and plan again from the rows as they are then, until the plan has no changes."""
         outcomes: dict[str, Outcome] = {}
         for _ in range(ROUNDS_MAX):
             await self._take_newcomers(hold, stop_fleet=stop_fleet)
@@ -262,7 +272,7 @@ class Application:
 
 
 def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Iterable[Outcome]:
-    """Return the changes that were not tried, because an earlier one failed: the order of the writes matters."""
+    """Return outcomes for the changes that were not tried after one had failed, because their order matters."""
     return [Outcome(one, Fate.SKIPPED, "an earlier write failed") for one in changes if one.key not in outcomes]
 
 
@@ -289,8 +299,8 @@ async def act_on(
 async def application_of(settings: Settings, setting: StreamSetting | None = None) -> AsyncIterator[Application]:
     """Open the application of a properties file, with its credentials and endpoints.
 
-    `setting` is the stream of several that the command is about. Without it, a file with several streams serves only
-    commands on the table. Raises errors of `mld.core.errors`.
+    `setting` is the stream that the command is about, if the file names several. Without it, such a file serves only
+    commands on the whole table. Raises errors of `mld.core.errors`.
     """
     service_time, is_several = ServiceTime(), settings.is_multi_stream
     if setting is not None:
@@ -301,7 +311,7 @@ async def application_of(settings: Settings, setting: StreamSetting | None = Non
 
 
 def application_with(settings: Settings, dynamo: Service, streams: Streams, clock: Clock) -> Application:
-    """Return the application behind these ports."""
+    """Return the application that reaches AWS by these clients."""
     leases = DynamoLeaseTable(dynamo, clock, table_name=settings.lease_table.name, request_timeout_s=REQUEST_TIMEOUT_S)
     return Application(settings, dynamo, leases, streams, clock, kind=kind_of(settings.stream_arn))
 
@@ -316,8 +326,8 @@ def run_on(
 ) -> NoReturn:
     """Run `work` on the application of a properties file, and exit with the code that it returns.
 
-    If the file names several streams, `stream` names the one that is meant, or `shard` does if only one stream has such
-    a shard. `of_whole`: the command is about the whole table.
+    If the file names several streams, `stream` selects one. So does `shard`, if only one of the streams has such a
+    shard. `of_whole`: the command is about the whole table.
     """
     settings = asked.settings()
 

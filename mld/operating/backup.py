@@ -1,7 +1,7 @@
 """The backup file with the rows of a table. `mld export` writes one, and so does every act before it changes anything.
 
-The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only its owner
-can read it (0600), it never replaces another file, and an act goes on only once the file is on the disk.
+The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only the
+file's owner may read it (0600). It never replaces another file. An act changes rows only after the file is on the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mld.properties.settings import Settings
 FORMAT = "mld-rows"
 VERSION = 1
 LINE_CHARACTERS_MAX = 8 * 1024 * 1024
-"""A row of DynamoDB has at most 400 KB, and a few times as much in escaped JSON."""
+"""A row of DynamoDB has at most 400 KB; escaped as JSON it may take a few times as much."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
@@ -34,7 +34,7 @@ class BackupError(ActRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class BackupHeader:
-    """First line of the file: which rows it has, and who wrote them when (`written_at`, ISO 8601 in UTC)."""
+    """First line of the file: which rows the file has, who wrote it, and when (`written_at`, ISO 8601 in UTC)."""
 
     application: str
     table: str
@@ -47,7 +47,7 @@ class BackupHeader:
 
 
 def backup_name(application: str, now_s: float) -> str:
-    """Return the name of the file that an act writes in the working directory, unless another one is given."""
+    """Return the default name of the file that an act writes into the working directory."""
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     plain = "".join(one if one.isalnum() or one in "-_." else "_" for one in application)
     return f"mld-{plain}-{stamp}.jsonl"
@@ -61,7 +61,10 @@ def require_new(path: Path) -> None:
 
 @contextmanager
 def saved_file(path: Path) -> Iterator[IO[str]]:
-    """Open a new text file. At the end it is synced to the disk; after an error it is removed. Raises BackupError."""
+    """Open a new text file. When the context ends, the file is synced to the disk; after an error it is removed.
+
+    Raises BackupError.
+    """
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
@@ -83,7 +86,7 @@ def saved_file(path: Path) -> Iterator[IO[str]]:
 
 
 def forget(path: Path) -> None:
-    """Remove a file that was not completed."""
+    """Remove a file that was not completed, or is of no use."""
     path.unlink(missing_ok=True)
 
 
@@ -96,7 +99,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def free_name(path: Path) -> Path:
-    """Return the path, or a similar one that does not exist yet: two acts may run within a second."""
+    """Return the path, or if it exists, a similar one that does not: two acts may run within a second."""
     number = 2
     found = path
     while found.exists():
@@ -132,7 +135,7 @@ def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
 
 
 def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
-    """Return the header and an iterator of the rows. Raises BackupError, also from the iterator."""
+    """Return the header, and an iterator over the rows. Both this call and the iterator raise BackupError."""
     lines = _lines(path)
     first = next(lines, None)
     try:
@@ -148,6 +151,7 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
 
 
 def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a backup file. Raises BackupError if it cannot be read, or is of another kind."""
     try:
         with open(path, encoding="ascii", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -163,7 +167,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
+    return os.open(path, flags | os.O_NONBLOCK)  # without the flag, opening a pipe waits for its writer
 
 
 def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
@@ -176,7 +180,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
 
 
 def _mapped(value: Mapping[str, Any], scalar: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return a copy of a typed DynamoDB value, with `scalar` applied to every value in it that is no map or list."""
+    """Return a copy of a typed DynamoDB value, with `scalar` applied to every value in it except maps and lists."""
     if len(value) != 1:
         raise ValueError("a value of DynamoDB has one type")
     ((kind, inner),) = value.items()

@@ -1,12 +1,14 @@
-"""The checkpoint before a place in a shard.
+"""Finds the checkpoint that makes a shard start at a given time or record.
 
-A checkpoint is the last record that was processed, so it is the record before the first one that is wanted: a number
-that Kinesis has given to a record of this shard. An invented number may be refused, and LATEST would skip records that
-arrive before a worker reads. If no record before the place is kept, the checkpoint is TRIM_HORIZON.
+A checkpoint is the last record that was processed. So the wanted checkpoint is the record before the first one that is
+to be read. It must be a number that Kinesis has given to a record of this shard, because Kinesis may refuse an invented
+number. LATEST is no substitute: it would skip records that arrive before a worker reads. If no earlier record is kept,
+the checkpoint is TRIM_HORIZON.
 
-Kinesis cannot read backwards, so the record before is looked for from earlier and earlier times. If unsure (arrival
-times that are not in order, records that came meanwhile), an earlier record becomes the checkpoint: records are read
-again, never skipped."""
+Kinesis cannot read backwards, so the earlier record is looked for by reading from earlier and earlier times. If it is
+uncertain (arrival times are out of order, records came meanwhile), an earlier record becomes the checkpoint: then
+records are read again, never skipped.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.protocol.framed_records import FramedRecord
 
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
-"""Reading begins this many seconds before the place, one after the other; at last at the oldest record."""
+"""Attempts to find the earlier record begin this many seconds before the place; the last begins at the oldest
+record.
+"""
 
 
 async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Position:
@@ -40,7 +44,9 @@ async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s
 
 
 async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, place: Position) -> Position:
-    """Return the checkpoint before the record `place`. Raises ActRefusedError if the shard has no such record."""
+    """Return the checkpoint that makes `place` the next record. Raises ActRefusedError if the shard has no such
+    record.
+    """
     number = int(place.sequence)
     after_end = shard.ending_sequence is not None and number > int(shard.ending_sequence)
     if number < int(shard.starting_sequence) or after_end:
@@ -59,6 +65,9 @@ async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, pla
 async def _last_before(
     streams: Streams, clock: Clock, shard_id: str, first: str | None, time_s: float, *, by_time: bool = True
 ) -> Position:
+    """Return the last record before number `first` and, unless `by_time` is False, before `time_s`; TRIM_HORIZON if
+    none is found.
+    """
     bound = None if first is None else int(first)
     for back_s in (*BACK_S, None):
         start = StartingPoint(IteratorType.TRIM_HORIZON)
@@ -80,7 +89,9 @@ async def _last_before(
 
 
 def before(records: Sequence[FramedRecord], bound: int | None, time_ms: int | None) -> Sequence[FramedRecord]:
-    """Return the records before the first one that has the number `bound` or more, or arrived at `time_ms` or later."""
+    """Return the records before the first one whose number is `bound` or more, or whose arrival is `time_ms` or
+    later.
+    """
     for number, record in enumerate(records):
         if bound is not None and int(record.sequence) >= bound:
             return records[:number]

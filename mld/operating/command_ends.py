@@ -1,6 +1,7 @@
-"""`finish`: runs a command and exits, whatever ends the command.
+"""`finish`: runs a command and exits, with a sentence on stderr if the command fails or is interrupted.
 
-Nothing heavy is imported here: a supervisor calls `mld status --live` every few seconds."""
+Nothing heavy is imported here, because a supervisor may call `mld status --live` every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 def finish(
     work: Callable[[], int | Coroutine[Any, Any, int]], *, doubt: str = "", is_open_ended: bool = False
 ) -> NoReturn:
-    """Do the work and exit with its code; after an error print one line on stderr, and exit with 1.
+    """Run `work` and exit with its code; after an error print one line on stderr, and exit with 1.
 
-    Ctrl-C, a closed terminal and a closed output are treated like errors; `doubt` says what is then unknown. With
-    `is_open_ended` they end the command as usual, with 0, as in `mld peek … | head`.
+    Ctrl-C, a closed terminal and a closed output count as errors; `doubt` is a sentence about what is then unknown.
+    With `is_open_ended` they are the usual end of the command, with code 0, as in `mld peek … | head`.
     """
     _handle_ends()
     try:
@@ -57,7 +58,7 @@ def finish(
 def _handle_ends() -> None:
     """Make a closed terminal and SIGTERM act like Ctrl-C, so that a command gives back the leases that it holds.
 
-    Signals that are ignored stay ignored (nohup). If Ctrl-C is ignored, nothing is changed.
+    Signals that are ignored stay ignored (nohup). If Ctrl-C is ignored, all signals are left as they are.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return

@@ -1,4 +1,4 @@
-"""What a shell offers for the next word of a command: files, or shards and workers of the lease table."""
+"""Completion in a shell: offers the next word of a command, a file or a shard or worker of the lease table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DaemonLink`: finds a daemon of this machine, and sends it questions over its control socket."""
+"""`DaemonLink`: finds a daemon on this machine, and asks it questions over its control socket."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from mld.properties.values import SOCKET_OFF
 
 CHUNK_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""The status of 10,000 shards has some 5 MB."""
+"""Largest answer that is read. The status of 10,000 shards takes about 5 MB."""
 
 
 class NotReachedError(MldError):
-    """No daemon answers, or several could be meant. The text says what to do."""
+    """No daemon answers, or several daemons fit the options. The text says what to do."""
 
 
 class DaemonRefusedError(MldError):
-    """The daemon answered that it cannot do this."""
+    """The daemon answered that it cannot do what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedDaemon:
-    """Which daemon a command means. None: the command does not say."""
+    """Which daemon a command means. A field is None if the command does not restrict it."""
 
     application: str | None
     setting: str | None
@@ -102,6 +102,7 @@ class DaemonLink:
 
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
+        """Connect to the daemon's socket. Raises NotReachedError, also if a process of another user listens there."""
         place, uid = self.place, os.geteuid()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._timeout_s)
@@ -132,7 +133,9 @@ def _address_of(place: ControlPlace) -> Iterator[str]:
 
 
 def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
-    """Yield whole lines. Raises TimeoutError if the first is not complete by `until`, in monotonic seconds."""
+    """Yield the lines that arrive. Raises TimeoutError if the first is not complete at `until`, in monotonic
+    seconds.
+    """
     waiting = bytearray()
     is_first = True
     while len(waiting) <= ANSWER_BYTES_MAX:
@@ -151,7 +154,7 @@ def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
 
 
 def find_daemon(wanted: WantedDaemon, environ: Mapping[str, str]) -> DaemonLink:
-    """Return the daemon that is meant. Raises NotReachedError if there is none, or more than one."""
+    """Return the daemon that `wanted` means. Raises NotReachedError if there is none, or more than one."""
     found = find_daemons(wanted, environ)
     if len(found) > 1:
         raise NotReachedError(f"choose one of {len(found)} daemons by --pid or --worker: {_listed(found)}")
@@ -159,7 +162,9 @@ def find_daemon(wanted: WantedDaemon, environ: Mapping[str, str]) -> DaemonLink:
 
 
 def find_daemons(wanted: WantedDaemon, environ: Mapping[str, str]) -> list[DaemonLink]:
-    """Return all daemons that are meant, such as the workers of a group. Raises NotReachedError if there is none."""
+    """Return all daemons that `wanted` means, such as the workers of a group. Raises NotReachedError if there is
+    none.
+    """
     if wanted.setting == SOCKET_OFF:
         raise NotReachedError("mld.controlSocket is off, so the daemon cannot be asked")
     if wanted.setting is not None:
@@ -211,7 +216,7 @@ def _named(link: DaemonLink) -> str:
 
 
 def _nobody(application: str | None, environ: Mapping[str, str], uid: int) -> str:
-    """Say that no daemon was found, and which directories of other users may have one."""
+    """Return that no daemon was found, and which directories of other users may have its socket."""
     whose = "" if application is None else f" of application {application}"
     words = f"no daemon{whose} answers on this machine for this user"
     foreign = [

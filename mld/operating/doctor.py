@@ -1,8 +1,8 @@
-"""`mld doctor`: looks at everything that a daemon needs, in the order in which it needs it, and says what is wrong.
+"""`mld doctor`: examines everything that a daemon needs, in the order in which it needs it, and says what is wrong.
 
-It changes nothing: reads are real and small, and writes have a condition that no row can meet, so that DynamoDB refuses
-them after it has checked the permission. What cannot be tried without an effect is named as not tried. What depends on
-a failed step is not tried.
+It changes nothing. Reads are real and small. Writes have a condition that no row can meet, so DynamoDB refuses them,
+but only after it has checked the permission. A call that cannot be tried without an effect is reported as not tried.
+After a failed step, the steps that depend on it are left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Doctor:
         return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in found]
 
     async def _cloudwatch(self) -> None:
-        """Examine CloudWatch. A failure here is only a warning, because a daemon works without metrics."""
+        """Examine CloudWatch. A failure becomes a warning only, because a daemon works without metrics."""
         metrics = self._exam.settings.metrics
         if metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in metrics.outputs:
             return
@@ -55,7 +55,7 @@ class Doctor:
             raise ProbeEnded(*(_warned(one) for one in found)) from ended
 
     def _clock(self) -> Diagnosis:
-        """Judge this machine's clock by the dates of all answers."""
+        """Compare this machine's clock with the dates of all answers so far."""
         known = self._exam.factory.service_time
         return findings.clock_finding(known.offset_s if known.is_measured else None)
 

@@ -1,4 +1,4 @@
-"""`duration`: times in words, as every listing, page and verdict shows them. Pure."""
+"""`duration`: the one form in which listings, pages and verdicts show a duration. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a client of AWS sends its calls, and whether that endpoint (or the proxy before it) can be reached."""
+"""Finds the endpoint to which a client of AWS sends its calls, and tries to reach it (or the proxy before it)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PORTS = {"http": 80, "https": 443}
 def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
     """Return the addresses to which a client sends its calls.
 
-    botocore may choose a host by the account: with `stream_arn` by the account of the stream, and for calls that
-    describe it another host than for calls that read it (both are returned); for tables by that of the credentials.
+    botocore may choose a host by the account. With `stream_arn` that is the account of the stream; calls that describe
+    it and calls that read it may go to different hosts, and both are returned. For tables it is the account of the
+    credentials.
     """
     calls: dict[str, dict[str, str]] = {}
     if stream_arn is not None:

@@ -1,4 +1,4 @@
-"""`with_remedy`: adds to the message of an error what its reader can do."""
+"""`with_remedy`: adds to the message of an error what the operator can do about it."""
 
 from __future__ import annotations
 

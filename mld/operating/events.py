@@ -1,8 +1,9 @@
 """The history of a fleet: one row of the lease table, its reader and its writers. Rule: coordination#event-history.
 
-Every few seconds a worker adds the events that it has noted to the row: one small read and write for several events,
-and none at rest. Each writer also removes old events. The row exists only in a fleet whose workers can all cope with
-it; commands of operators add to the row but never create it. Events that cannot be written are lost.
+Every few seconds a worker adds the events that its parts have noted to the row: one small read and one write for
+several events, and none if there are none. Each writer also removes old events. A worker creates the row only if all
+workers of the fleet can cope with it; commands of operators add to the row but never create it. Events that cannot be
+written are lost.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ log = logging.getLogger(__name__)
 
 KEY = "mldEvents"
 WRITE_PERIOD_S = 5.0
-"""Pause between two writes of a worker, so that the failures of a thousand shards take one write."""
+"""Pause between two writes of a worker; if a thousand shards fail at once, one write has all these events."""
 ATTEMPTS_MAX = 4
-"""Attempts to write, because others write the same row; each attempt reads the row again."""
+"""Attempts to write, because other workers write the same row; each attempt reads the row again."""
 PAUSE_S_MAX = 0.5
 LAST_WRITE_S = 1.0
-"""How long a daemon that ends waits until its last events are written."""
+"""How long a daemon that ends waits for the write of its last events."""
 ALERTS_MAX = 200
 
 _EVENTS = OwnAttribute(
@@ -64,13 +65,13 @@ def events_in(row: Row | None) -> tuple[Event, ...]:
 
 
 def alerts_in(row: Row | None) -> frozenset[str]:
-    """Return the alerts that were raised and have not ended."""
+    """Return the alerts that the row lists as raised and not ended."""
     return _ALERTS.read(row or {}) or frozenset()
 
 
 @raises_only(TableUnavailableError)
 class EventsTable:
-    """The row of events, in the lease table that `calls` are for. Its entity type makes KCL 3.5 ignore it."""
+    """The row of events in the lease table that `calls` reach. Its entity type makes KCL 3.5 ignore the row."""
 
     def __init__(self, calls: TableCalls, clock: Clock, rng: Random) -> None:
         self._calls = calls
@@ -78,12 +79,12 @@ class EventsTable:
         self._rng = rng
 
     async def read(self) -> Row | None:
-        """Return the row; None if there is none. Raises TableError."""
+        """Return the row; None if the table has none. Raises TableError."""
         row: Row | None = (await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": KEY}}})).get("Item")
         return row
 
     async def append(self, new: Sequence[Event], *, makes: bool) -> bool:
-        """Add events to the row, which `makes` allows to create.
+        """Add events to the row. With `makes` a missing row is created.
 
         Returns False if there is no row and it may not be created, or if other writers were faster in each attempt.
         Raises TableError.
@@ -106,7 +107,7 @@ class EventsTable:
         return False
 
     async def set_alerts(self, alerts: Iterable[str]) -> None:
-        """Store the alerts that have not ended, if there is a row. Raises TableError."""
+        """Store in the row, if it exists, which alerts are raised and have not ended. Raises TableError."""
         raised = sorted(alerts)[:ALERTS_MAX]
         update, values = "REMOVE #alerts", {}
         if raised:
@@ -115,6 +116,7 @@ class EventsTable:
             await self._update(update, values, f"attribute_exists(#{rows.KEY})")
 
     async def _update(self, update: str, values: dict[str, Any], condition: str) -> None:
+        """Send the update of the row. Raises RefusedError if `condition` is not met; TableError."""
         request: dict[str, Any] = {
             "Key": {rows.KEY: {"S": KEY}},
             "UpdateExpression": update,
@@ -127,7 +129,7 @@ class EventsTable:
 
 @dataclass(eq=False)
 class EventRecorder:
-    """Writes the events that the parts of a worker note. `may_write`: whether the table may have the row now."""
+    """Writes the events that the parts of a worker note. `may_write` returns whether the table may have the row now."""
 
     buffer: EventBuffer
     table: EventsTable
@@ -139,7 +141,7 @@ class EventRecorder:
     def __post_init__(self) -> None:
         self.buffer.wall = self.clock.wall
         self.recent: tuple[Event, ...] = ()
-        """Events that this worker has noted lately, written or not."""
+        """The latest events that this worker has noted, whether or not they were written."""
 
     async def run(self) -> None:
         """Write every few seconds, until cancelled."""
@@ -148,7 +150,9 @@ class EventRecorder:
             await self.write()
 
     async def write(self) -> None:
-        """Write the events that were noted. If that fails, these events are lost, and nothing else happens."""
+        """Write the events that were noted since the last write. If that fails, these events are lost, which is
+        logged.
+        """
         new = [self._fit(event) for event in self.buffer.take()]
         if not new:
             return

@@ -1,6 +1,6 @@
-"""`Examination`: what the probes of `mld doctor` share: the settings, clients of AWS, and what was found so far.
+"""`Examination`: what the probes of `mld doctor` share: settings, clients of AWS, and all findings so far.
 
-A probe ends at the first thing that it cannot do without.
+A probe ends at the first failure, because its later steps need the earlier ones.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ LABELS: dict[str, str] = {
 
 
 class ProbeEnded(Exception):
-    """A probe cannot go on. The arguments are its last findings."""
+    """Raised if a probe cannot go on. The arguments are its last findings."""
 
 
 class Examination:
-    """One examination of the settings of one stream, or of several."""
+    """One run of `mld doctor`, on a properties file with one stream or several."""
 
     def __init__(self, settings: Settings, properties_file: str) -> None:
         self.settings = settings
         self.file = properties_file
         self.factory = client_factory(settings)
         self.shards: tuple[Shard, ...] | None = None
-        """All shards that could be listed; None: no stream could be."""
+        """All shards that could be listed; None if no stream could be listed."""
         self.listed: dict[str | None, Listed] = {}
         """What the service lists of each stream, by the label of the stream; streams that refused are absent."""
         self.found: list[Diagnosis] = []
 
     async def run(self, *probes: Awaitable[None]) -> None:
+        """Run the probes one after the other. A probe that cannot go on does not keep the next ones from running."""
         for probe in probes:
             try:
                 await probe
@@ -57,7 +58,7 @@ class Examination:
                 self.found += ended.args
 
     def require(self, *found: Diagnosis) -> None:
-        """Note what was found. If one of these findings is a failure, the probe ends."""
+        """Add these findings. If one of them is a failure, end the probe."""
         if not findings.is_well(found):
             raise ProbeEnded(*found)
         self.found += found
@@ -102,7 +103,11 @@ class Examination:
     async def call(
         self, service: BotoService, about: str, action: str, params: dict[str, Any], missing: str = ""
     ) -> dict[str, Any]:
-        """Make a call that changes nothing, such as ``kinesis:ListShards``. If it fails, the probe ends with that."""
+        """Make a call that changes nothing, such as ``kinesis:ListShards``, and return the answer.
+
+        A call that was only refused for its condition returns an empty answer. Any other failure ends the probe, with a
+        finding about the call.
+        """
         try:
             answer = await service.call(action.partition(":")[2], params, timeout_s=TIMEOUT_S)
         except MldError as error:

@@ -14,7 +14,7 @@ from mld.operating.table_access import read_table
 async def export_tables(app: Application, path: Path | None) -> int:
     """Save all rows, each table in its own file; return the exit code. Raises BackupError, TableError.
 
-    The tables are the lease table, and those of KCL 3.0 to 3.4 that have rows.
+    The tables are the lease table, and those of KCL 3.0 to 3.4 that exist and have rows.
     """
     settings, now_s = app.settings, app.clock.wall()
     first = path or free_name(Path(backup_name(settings.application_name, now_s)))

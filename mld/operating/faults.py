@@ -1,6 +1,6 @@
-"""`FleetFault`: one thing that is wrong with a fleet, and how a kind of faults is declared. Pure.
+"""`FleetFault`: one thing that is wrong with a fleet, and `kind`, which declares a kind of faults. Pure.
 
-Faults are found in a `FleetSight`. `mld.operating.verdicts` names the modules with the kinds, and finds all faults.
+Faults are found in a `FleetSight`. `mld.operating.verdicts` lists the modules that declare kinds, and finds all faults.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.shard_view import ShardView
 
 HOLD_S = 110.0
-"""How long a fault must last, or be over, before an alert says so: two looks, a minute apart. Leases do move, and
-processors do fail once in a while.
+"""How long a fault must last before an alert is sent, and how long it must be over before its end is announced: two
+looks, a minute apart. Leases move now and then, and record processors fail once in a while, without need of an alert.
 """
 PAUSE_HOLD_S = 4 * 3600.0
-"""How long a pause must last before an alert says so: an operator wanted the pause."""
+"""How long a pause must last before an alert is sent: an operator wanted the pause."""
 NAMED_MAX = 3
 DOCTOR = "mld doctor looks for the reason."
 STUCK, ROWS, TABLE = "a-shard-is-stuck", "rows-that-are-wrong", "the-table-is-out-of-reach"
@@ -26,11 +26,11 @@ WORKER = "a-worker-is-not-well"
 """Anchors of the runbook."""
 
 ShardJudge = Callable[[FleetSight, ShardView, str], tuple[str, str]]
-"""A function of the sight, the shard, and the shard's name in commands; it returns words and remedy of a fault."""
+"""A function of the sight, the shard, and the shard's name in commands; it returns words and remedy of the fault."""
 KINDS: dict[str, FaultKind] = {}
 """All kinds of faults by name, in the order of their declaration."""
 SHARD_JUDGES: dict[str, ShardJudge] = {}
-"""Functions that word the faults of open shards, by the name of the kind."""
+"""Functions that return words and remedy for a fault of an open shard, by the name of the kind."""
 
 RUNBOOKS = "docs/use/operations.md"
 
@@ -44,15 +44,15 @@ class Severity(Enum):
 
 
 class Probe(Enum):
-    """The probe of a worker that fails while the worker knows of a fault."""
+    """The HTTP probe of a worker that fails while the worker knows of a fault of this kind."""
 
-    LIVE = "/livez"  # for faults that a restart mends
+    LIVE = "/livez"  # for faults that a restart of the worker repairs
     READY = "/readyz"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFault:
-    """One thing that is wrong. Two faults are equal if kind and subject are."""
+    """One thing that is wrong. Two faults are equal if their kind and subject are."""
 
     kind: str
     subject: str
@@ -60,11 +60,11 @@ class FleetFault:
     words: str = field(default="", compare=False)
     """What is wrong, and why."""
     remedy: str = field(default="", compare=False)
-    """The command that helps, or what else to do."""
+    """A command that helps, or something else to do."""
     shard: str | None = field(default=None, compare=False)
     """The lease key of the shard, if the fault is about a shard."""
     owner: str | None = field(default=None, compare=False)
-    """The worker that the fault concerns."""
+    """The worker to which the fault belongs."""
     stream: str | None = field(default=None, compare=False)
     """The label of the stream, if the application reads several."""
     since_s: float | None = field(default=None, compare=False)
@@ -72,23 +72,25 @@ class FleetFault:
 
     @property
     def id(self) -> str:
-        """Name of the fault in the lease table's list of raised alerts."""
+        """Name of the fault in the list of raised alerts, which is in the lease table."""
         return f"{self.kind} {self.subject}"
 
     @classmethod
     def known_as(cls, name: str) -> FleetFault:
-        """Return the fault with this `id`, which is in the lease table's list of raised alerts."""
+        """Return the fault with this `id`, as the list of raised alerts has it."""
         return cls(*name.partition(" ")[::2])
 
     @property
     def severity(self) -> Severity:
-        """Severity of its kind; PAGE for a kind that this version does not know."""
+        """Severity of its kind; PAGE if this version of mld does not know the kind."""
         known = KINDS.get(self.kind)
         return Severity.PAGE if known is None else known.severity
 
     @property
     def sentence(self) -> str:
-        """Subject, words and remedy in one line, without the subject if the words name it."""
+        """Subject, words and remedy in one line. The subject is left out if the words name it, or if it is the
+        owner.
+        """
         is_clear = self.subject in self.words or self.subject == self.owner
         about = self.words if is_clear else f"{self.subject}: {self.words}"
         return f"{about} -> {self.remedy}" if self.remedy else about
@@ -128,7 +130,7 @@ class FaultKind:
     probe: Probe | None = None
     """The probe that fails, if one does."""
     hides: frozenset[str] = frozenset()
-    """Kinds that are not shown together with this one, because it explains them."""
+    """Kinds that are not shown together with this one, because this one explains them."""
     of_setup: bool = True
     """Whether `mld doctor` shows faults of this kind."""
     is_own: bool = False
@@ -136,7 +138,7 @@ class FaultKind:
     (coordination#notifier).
     """
     ends: bool = True
-    """Whether an alert says when the fault is over; a loss of records is never over."""
+    """Whether another message is sent when the fault is over; a loss of records is never over."""
     find: Finder
 
 
@@ -155,7 +157,9 @@ def kind(
     is_own: bool = False,
     ends: bool = True,
 ) -> Callable[[Finder], Finder]:
-    """Declare a kind of fault, which the decorated generator finds. `alert` defaults to a name made of `name`."""
+    """Declare a kind of fault; the decorated generator finds faults of it. `alert` defaults to a name made of
+    `name`.
+    """
 
     def declare(find: Finder) -> Finder:
         KINDS[name] = FaultKind(
@@ -188,7 +192,9 @@ def of_shards(
     alert: str = "",
     hold_s: float | None = HOLD_S,
 ) -> Callable[[ShardJudge], ShardJudge]:
-    """Declare the kind of fault that an open shard has whose verdict has this name (or is ``untold``)."""
+    """Declare a kind of fault of open shards: `name` is a verdict of `shard_verdict`, or ``untold``. The decorated
+    function words the fault.
+    """
 
     def declare(judge: ShardJudge) -> ShardJudge:
         kind(name, severity, meaning, first, runbook, alert=alert, hold_s=hold_s, of_setup=False)(lambda _: ())
@@ -199,7 +205,7 @@ def of_shards(
 
 
 def is_of_shard(fault: FleetFault) -> bool:
-    """Return whether a fault is the verdict on an open shard."""
+    """Return whether a fault is of a kind that was declared by `of_shards`: the verdict on an open shard."""
     return fault.kind in SHARD_JUDGES
 
 
@@ -220,6 +226,6 @@ def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
 
 
 def runbook_of(name: str, base: str = RUNBOOKS) -> str:
-    """Return the address of the page, with anchor, that says what to do about faults of this kind."""
+    """Return the address of the page, with anchor, that explains what to do about faults of this kind."""
     known = KINDS.get(name)
     return base if known is None else f"{base}#{known.runbook}"

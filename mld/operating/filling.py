@@ -1,4 +1,4 @@
-"""Fills the templates of generated files: lines with holes, in the directory `templates` beside this file."""
+"""Fills the templates of generated files: lines with placeholders, in the directory `templates` beside this module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HOLE = re.compile(r"@([?!]?)([a-z_]+)@")
 
 
 def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the lines of a template with values in place of ``@name@``.
+    """Yield the lines of a template, with values in place of ``@name@``.
 
-    A line whose value is None, False or empty is left out. A line whose value is a tuple is repeated for each part.
-    ``@?name@`` is replaced by nothing, but the line is left out if the value is empty; ``@!name@`` leaves the line out
-    if the value is not empty.
+    A line is left out if a value named in it is None, False or empty. A line whose value is a tuple is repeated for
+    each part. ``@?name@`` is replaced by nothing; it only leaves the line out if the value is empty. ``@!name@`` leaves
+    the line out if the value is not empty.
     """
     for line in (TEMPLATES / template).read_text("utf-8").splitlines():
         holes = _HOLE.findall(line)
@@ -34,5 +34,5 @@ def _text(value: Value, part: str) -> str:
 
 
 def inner(text: str) -> str:
-    """Return the text as JSON escapes it, without the quotes around it."""
+    """Return the text escaped as in JSON, without the quotes around it."""
     return json.dumps(text)[1:-1]

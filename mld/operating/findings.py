@@ -1,4 +1,4 @@
-"""Words and remedies for what `mld doctor` finds in answers of AWS and figures of this machine. Pure.
+"""Makes findings of `mld doctor`, with words and remedies, from answers of AWS and figures of this machine. Pure.
 
 A finding is `ok`, `warn` (the daemon works or may work, but somebody should look) or `fail` (the daemon cannot work).
 """
@@ -25,11 +25,11 @@ from mld.operating.worker_view import JAVA, UNREPORTED
 from mld.properties.settings import FILES_PER_CHILD
 
 CONSUMERS_MAX = 20
-"""Consumers of enhanced fan-out that a stream may have."""
+"""AWS allows this many consumers of enhanced fan-out for a stream."""
 OF_FILES = ("config-refused", "restart-needed")
 SKEW_WARN_S = 30.0
 SKEW_FAIL_S = 300.0
-"""AWS refuses signatures that are this far off."""
+"""AWS refuses signatures whose time is this far off."""
 RETENTION_SHORT_HOURS = 24
 FILES_BASE = 100
 SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
@@ -76,7 +76,7 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One finding: what was examined (`about`), its state, in words, and what to do."""
+    """One finding: what was examined (`about`), how it is (`health`), the same in words, and what to do."""
 
     health: Health
     about: str
@@ -125,7 +125,9 @@ def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diag
 
 
 def is_harmless_refusal(error: MldError) -> bool:
-    """Return whether a write was refused only because its condition cannot be met: then the write is permitted."""
+    """Return whether a write was refused only because its condition is not met. That shows that the write is
+    permitted.
+    """
     return isinstance(error, AwsError) and error.code == REFUSED_CODE
 
 
@@ -150,7 +152,7 @@ def clock_finding(offset_s: float | None) -> Diagnosis:
 
 
 def key_hint(access_key: str | None) -> str:
-    """Return the last characters of an access key id, enough to recognize it."""
+    """Return the last four characters of an access key id, by which its owner can recognize it."""
     return f"…{access_key[-4:]}" if access_key and len(access_key) > 8 else "…"
 
 
@@ -196,9 +198,9 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 
 
 def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rules: ViewRules) -> Diagnosis:
-    """Judge a lease table that does not exist: a new application, or one whose table was deleted.
+    """Judge a lease table that does not exist. Either the application is new, or somebody has deleted its table.
 
-    `reports` are those of another table of the fleet: a recent one shows that the fleet lives.
+    `reports` come from another table of the fleet. A recent report shows that the fleet is running.
     """
     about = "lease table"
     living = [one for one in newest_of_each(reports) if one.updated_at_s and not is_expired(one, now_s, rules.reports)]
@@ -216,7 +218,9 @@ def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rule
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
 ) -> Iterator[Diagnosis]:
-    """Yield findings from the answer of DescribeTable. `index` is the index that this fleet needs, if any."""
+    """Yield findings from the answer of DescribeTable. `index` is the name of the index that this fleet needs; None if
+    it needs none.
+    """
     about, name, status = "lease table", table.get("TableName", "?"), table.get("TableStatus", "?")
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
     if schema != [(key, "HASH")]:
@@ -234,6 +238,7 @@ def table_findings(
 
 
 def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
+    """Judge the billing mode: provisioned capacity must suffice for the renewals of all leases."""
     mode = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
     if mode == "PAY_PER_REQUEST":
         return ok("billing", "pay per request")
@@ -248,8 +253,8 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
 
 
 def rows_findings(seen: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis]:
-    """Yield findings about the lease rows, also compared with the listed shards, and about the workers
-    that share them.
+    """Yield findings about the lease rows, compared with the listed shards, and about the workers that share the
+    table.
     """
     assert seen.fleet is not None
     if not seen.fleet.shards and not seen.corrupt:
@@ -273,17 +278,18 @@ def diagnosis(fault: FleetFault) -> Diagnosis:
 def with_one_remedy(found: Sequence[Diagnosis]) -> list[Diagnosis]:
     """Return the findings with each remedy only once, at the first finding that has it."""
     given: set[str] = set()
-    said = []
+    kept = []
     for one in found:
-        said.append(replace(one, remedy="") if one.remedy in given else one)
+        kept.append(replace(one, remedy="") if one.remedy in given else one)
         given.add(one.remedy)
-    return said
+    return kept
 
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     """Judge the kinds of workers that share the table.
 
-    Workers of Java 3.x have reports; those of Java 2.x, like workers that are gone, show only as owners of leases.
+    Workers of Java 3.x have reports. Workers of Java 2.x have none and are known only as owners of leases, like workers
+    that are gone.
     """
     there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
     kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in there})
@@ -306,9 +312,9 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
 
 
 def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
-    """Yield the faults that a daemon of this machine has with its files and the disk of its log, from `mld status`.
+    """Yield the faults that a daemon on this machine has with its files and the disk of its log, from its `mld status`.
 
-    `mld doctor` itself tries the other disks.
+    The other disks are left out, because `mld doctor` tries them itself.
     """
     about, loaded_at = f"daemon {status.get('pid', '?')}", status.get("configuration", {}).get("loadedAt")
     faults = [one for one in status.get("faults", ()) if one["kind"] in OF_FILES or one["subject"] == "log"]
@@ -322,7 +328,7 @@ def daemon_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def disk_finding(place: DiskPlace, room: DiskRoom) -> Diagnosis:
-    """Return whether a trial write succeeded in a directory, and how much room its file system has."""
+    """Return whether a trial write in a directory succeeded, and how much room its file system has."""
     about, words = f"room for {place.name}", in_words(place, room)
     if words is None:
         return ok(about, f"{place.path} can be written to, {room.free_share:.0%} of its file system is free")
@@ -331,7 +337,9 @@ def disk_finding(place: DiskPlace, room: DiskRoom) -> Diagnosis:
 
 
 def files_finding(shards: int, children_per_shard: int, files_max: int | None) -> Diagnosis:
-    """Return whether this machine may open enough files for all shards at once. `files_max` None: no limit."""
+    """Return whether this machine may open enough files for all shards at once. `files_max` is None if there is no
+    limit.
+    """
     files = FILES_BASE + FILES_PER_CHILD * children_per_shard * shards
     if files_max is not None and files_max < files:
         each = "" if children_per_shard == 1 else f" with {children_per_shard} children each"

@@ -57,7 +57,7 @@ FORMATS: dict[str, Callable[[Listing, Any, bool], None]] = {
     "wide": lambda listing, value, watch: print_wide(listing),
     "json": lambda listing, value, watch: click.echo(json.dumps(value, indent=None if watch else 2)),
 }
-"""Functions that print a look: as a table that fits the terminal, as a table with whole cells, or as JSON."""
+"""Functions that print a listing: as a table that fits the terminal, as a table with whole cells, or as JSON."""
 _output = click.option(
     "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
 )
@@ -183,7 +183,7 @@ def _look(
     stream_name: str | None = None,
     of_shards: bool = True,
 ) -> None:
-    """Read the fleet, or one stream of it, print it, and exit: with 0 if no fault stands against it (`is_green`).
+    """Read the fleet, or one stream of it, print it, and exit. The code is 0 if no fault counts (`is_green`), else 1.
 
     Without `of_shards` the faults of single shards are left out.
     """

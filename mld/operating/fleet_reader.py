@@ -54,7 +54,7 @@ def status_steps(
 ) -> Steps[FleetStatus]:
     """Return the fleet that a scan of the lease table shows.
 
-    `more_reports` and `legacy_lock` come from the other tables of a fleet of KCL 3.0 to 3.4.
+    `more_reports` and `legacy_lock` come from the two other tables of a fleet of KCL 3.0 to 3.4.
     """
     found = parse_rows(scan.others, LEASE_TABLE_KEY)
     lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
@@ -72,7 +72,7 @@ def status_steps(
 
 
 class FleetReader:
-    """Reads the lease table by one scan, and the two legacy tables where the fleet still has them."""
+    """Reads the lease table by one scan, and the two legacy tables if the fleet still has them."""
 
     def __init__(self, settings: Settings, service: Service, table: LeaseTable, clock: Clock, rules: ViewRules) -> None:
         self.settings = settings
@@ -104,7 +104,7 @@ class FleetReader:
         return row is not None and row.state in (ClientVersion.V3X, ClientVersion.V3X_WITH_ROLLBACK)
 
     async def lease(self, key: str) -> Lease | None:
-        """Return one row; None if there is none, or no lease table. Raises TableError."""
+        """Return one lease; None if there is no such row, or no lease table. Raises TableError."""
         return await if_there(self._table.get(key, consistent=False), None)
 
     async def leases(self) -> Sequence[Lease]:
@@ -121,10 +121,10 @@ class FleetReader:
         return self._rules.lag_max_s
 
     async def look(self, seen: TableScan | None = None, *, is_throttled: bool = False) -> FleetStatus:
-        """Return the fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
+        """Return the present fleet. Raises TableError; TableMissingError if there is no lease table.
 
         `seen` is the lease table, if it was read already. `is_throttled`: the caller knows that the table refuses
-        writes for lack of capacity, so that silent workers may be alive.
+        writes for lack of capacity, so that workers that do not write may be alive.
         """
         legacy = self._legacy()
         scan, (reports, lock) = (seen, await legacy) if seen else await asyncio.gather(self._table.scan(), legacy)
@@ -135,6 +135,7 @@ class FleetReader:
         return await in_turns(status_steps(scan, self.clock.wall(), rules, reports, lock))
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:
+        """Return the reports and the leader's lock from the tables that only fleets of KCL 3.0 to 3.4 have."""
         reports = Place(self.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         lock = Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
         found, held = await asyncio.gather(
@@ -161,7 +162,7 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
 
 
 def _labels(scan: TableScan) -> Mapping[str, str]:
-    """Return the labels of streams by identifier, from the list in the table; nothing if it cannot be read."""
+    """Return the labels of streams by identifier, from the list in the table; none if the list cannot be read."""
     row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
     return stream_list.labels_of(stream_list.parse(row or {}))
 
@@ -173,9 +174,9 @@ def _row(
 
 
 async def with_stream(settings: Settings, name: str) -> str:
-    """Return the key of the only lease that `name` can mean, if the file names several streams.
+    """Return the lease key that an operator means by `name`, if the file names several streams.
 
-    Returns `name` itself if it names a stream too, or if no lease is known that it could mean.
+    Returns `name` itself if it already names a stream, or if it fits no known lease.
 
     Raises ActRefusedError if several streams have such a shard, TableError.
     """

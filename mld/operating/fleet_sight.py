@@ -1,7 +1,8 @@
-"""`FleetSight`: what somebody knows of a fleet when faults are looked for. Pure.
+"""`FleetSight`: everything that is known of a fleet when faults are looked for. Pure.
 
-It combines a look at the tables, what Kinesis lists, and what a worker knows of itself. Parts that are not known are
-None or empty, and no faults are found in them."""
+It combines what the tables show, what Kinesis lists, and what a worker knows of itself. A part that is not known is
+None or empty; then no faults are found in it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class DiskTrouble:
-    """A directory that is full, or soon will be. `is_lost`: nothing can be written there now."""
+    """A directory that is full, or soon will be. `is_lost`: writing to it fails already."""
 
     place: str
     words: str
@@ -46,13 +47,13 @@ class Own:
     unreached: str | None = None
     """Why the lease table counts as out of reach."""
     slow: Mapping[str, str] = field(default_factory=dict)
-    """Services that answer too late, and how late they do."""
+    """Services that answer too late, with words on how late."""
     contested: Mapping[str, str] = field(default_factory=dict)
-    """Other programs that take over the subscription to a shard, by lease key."""
+    """Subscriptions that another program takes over again and again: words on it, by lease key."""
     left_behind: str | None = None
-    """The mode that the fleet has changed to while this worker stays in 2.x, so that it takes no leases."""
+    """The mode that the fleet has changed to, if this worker was set to stay in a 2.x mode. It takes no leases then."""
     unread: str | None = None
-    """Why the worker can read none of its shards, if it has any."""
+    """Why the worker can read none of its shards; None if it reads some, or has none."""
     is_throttled: bool = False
     """Whether DynamoDB refuses requests of the worker for lack of capacity."""
     corrupt: Sequence[tuple[str, str]] = ()
@@ -60,35 +61,37 @@ class Own:
     holes: Mapping[str | None, int] = field(default_factory=dict)
     """Gaps in the hash range by the label of the stream, as the leader sees them."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Why files of its configuration could not be used when they were last read."""
+    """Why configuration files could not be used when they were last read, by file."""
     waiting: Sequence[str] = ()
     """Keys whose new values need a restart."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """Records that left the stream in the last day before they were read, in words, by lease key."""
+    """Records that left the stream unread in the last day, described in words, by lease key."""
     disks: Sequence[DiskTrouble] = ()
     """Directories that the worker or its processor writes to, and that are full or soon will be."""
     strangers: int = 0
     """Number of live workers in the table that read another stream."""
     clocks_off: Mapping[str, float] = field(default_factory=dict)
-    """Workers with a wrong clock, and the seconds by which it is ahead, as the leader sees them."""
+    """Workers whose clocks are wrong, and how many seconds each clock is ahead, as the leader sees them."""
     rows: tuple[int, int] | None = None
-    """Number of leases in the table, and of those for open shards, as the leader sees them."""
+    """Number of leases in the table, and number of leases of open shards, as the leader sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSight:
-    """Everything that is known of a fleet where faults are looked for."""
+    """Everything that is known of a fleet when faults are looked for; see the module."""
 
     fleet: FleetStatus | None = None
     unread: str | None = None
     """Why the tables cannot be read now."""
     listed: Mapping[str | None, Listed] = field(default_factory=dict)
-    """What the service lists, by the label of the stream (None: the only one). Streams that refused are absent."""
+    """Shards that the service lists, by the label of the stream (None: the only one). Streams that could not be listed
+    are absent.
+    """
     own: Own | None = None
     table_created_s: float | None = None
     """When the lease table was created, in epoch seconds."""
     file: str = ""
-    """The properties file, as commands in remedies name it; empty: commands find it by an environment variable."""
+    """The properties file, for the commands in remedies; empty if commands find it by an environment variable."""
 
     @property
     def shards(self) -> Sequence[ShardView]:
@@ -108,12 +111,12 @@ class FleetSight:
         return " ".join(["mld", verb, *([shlex.quote(self.file)] if self.file else []), *words])
 
     def label_of(self, key: str) -> str | None:
-        """Return the label of the stream that a lease key names."""
+        """Return the label of the stream that a lease key names; None if it names none."""
         stream = stream_of_key(key)
         return stream if stream is None or self.fleet is None else self.fleet.labels.get(stream, stream)
 
     def starts(self) -> str:
-        """Return the command for a fleet that does not work: ``mld doctor`` if a worker lives, else ``mld run``."""
+        """Return the command to try if nothing is read: ``mld doctor`` if a worker is alive, else ``mld run``."""
         lives = self.own is not None or (
             self.fleet is not None and any(one.is_alive is not False for one in self.fleet.workers)
         )

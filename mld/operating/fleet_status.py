@@ -1,9 +1,10 @@
-"""A whole fleet as its tables show it: shards with owner, lag and verdict, workers with their shares. Pure.
+"""`FleetStatus`: a whole fleet as its tables show it: shards with owner, lag and verdict, workers with their shares.
 
-One scan of the lease table is enough, because each renewal also tells lag and activity (`leases.lease.ShardStatus`).
-What is older than two renewals is unknown, never zero, and so is everything about the shards of workers that tell
-nothing, such as Java's. A worker is heard of by whatever it writes, its report or a row: a table that refuses writes
-kills nobody. The page of a daemon and the commands of an operator show the same values.
+Pure. One scan of the lease table is enough, because each renewal also writes lag and activity into the row
+(`leases.lease.ShardStatus`). A status that is older than two renewals counts as unknown, never as zero. So does the
+status of shards whose workers write none, such as Java's. A worker counts as alive if anything that it writes is
+recent, its report or a row. If the table refuses writes for lack of capacity, no worker counts as dead for its silence.
+The page of a daemon and the commands of operators show the same values.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
 
 NO_HASH_KEYS = HashRange(0, 1)
-"""What every shard of a stream of DynamoDB has."""
+"""The hash range that every shard of a DynamoDB stream has."""
 
 
 class NoStreamError(MldError):
-    """The stream that was asked about has no leases; the text says which have."""
+    """The stream that was asked about has no leases. The text names the streams that have some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class FleetStatus:
     """A fleet at one moment."""
 
     taken_s: float
-    """Epoch seconds, by the clock of the reader."""
+    """When the tables were read, in epoch seconds by the reader's clock."""
     shards: tuple[ShardView, ...]
-    """Sorted by stream and id."""
+    """Sorted by stream and shard id."""
     workers: tuple[WorkerView, ...]
     holes_of: Mapping[str | None, tuple[HashRange, ...]]
     """Hash keys that no open lease covers, by the label of the stream (None: the only one)."""
@@ -66,20 +67,20 @@ class FleetStatus:
     """Alerts that were raised and have not ended."""
 
     @property
-    def times_told(self) -> list[float]:
+    def times_mentioned(self) -> list[float]:
         """All times that rows and events mention, in epoch seconds."""
-        told: list[float] = [event.at_s for event in self.events]
-        told += [shard.lease.status.at_s for shard in self.shards if shard.lease.status is not None]
-        return told + [self.taken_s - one.heard_s for one in self.workers if one.heard_s is not None]
+        times: list[float] = [event.at_s for event in self.events]
+        times += [shard.lease.status.at_s for shard in self.shards if shard.lease.status is not None]
+        return times + [self.taken_s - one.heard_s for one in self.workers if one.heard_s is not None]
 
     @property
     def holes(self) -> tuple[HashRange, ...]:
-        """The holes of all streams."""
+        """Hash keys that no open lease covers, of all streams."""
         return tuple(hole for holes in self.holes_of.values() for hole in holes)
 
     @property
     def open_shards(self) -> tuple[ShardView, ...]:
-        """All shards but those that were read to their end."""
+        """All shards except those that were read to their end."""
         return tuple(shard for shard in self.shards if shard.verdict is not Verdict.ENDED)
 
     @property
@@ -89,7 +90,9 @@ class FleetStatus:
 
     @property
     def applications(self) -> Mapping[str, tuple[str, ...]]:
-        """The living workers of each application, if several share the table: they take each other's leases."""
+        """The living workers by application, if several applications share the table; then they take each other's
+        leases. Otherwise empty.
+        """
         found: dict[str, list[str]] = {}
         for worker in self.workers:
             if worker.application is not None and worker.is_alive:
@@ -98,9 +101,10 @@ class FleetStatus:
 
     @property
     def uneven(self) -> tuple[tuple[WorkerView, ...], ...]:
-        """The living workers of each machine that hold uneven numbers of leases.
+        """The living workers of each machine whose workers hold uneven numbers of leases.
 
-        Uneven means a difference of more than one. Workers that an operator drained, or moved leases to, are left out.
+        Uneven means a difference of more than one. Workers that an operator has drained, or has moved leases to, are
+        left out.
         """
         by_meter: dict[str, list[WorkerView]] = {}
         pinned = {one.owner for one in self.open_shards if (one.lease.pinned_until_s or 0) > self.taken_s}
@@ -124,9 +128,9 @@ def fleet_status_steps(
     corrupt: Iterable[tuple[str, str]] = (),
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
-    """Return the fleet that these rows show at `now_s`, epoch seconds by the clock of the reader.
+    """Return the fleet that these rows show at `now_s`, epoch seconds by the reader's clock.
 
-    `labels` are the labels of streams by identifier; a stream without a label is called by its identifier.
+    `labels` are the labels of streams by identifier. The identifier is the label of a stream without one.
     """
     newest = {report.worker: report for report in newest_of_each(reports)}
     known = labels or {}
@@ -148,7 +152,7 @@ def fleet_status_steps(
         if is_expired(replace(report, updated_at_s=heard[worker]), now_s, rules.reports)
     )
     ends = {end: (at_s, by.worker) for by in newest.values() for end, at_s in by.ends.items()}
-    # The worker that takes over a lease of a dead worker deletes its report. Other leases of it may still be there.
+    # A worker that takes over a lease of a dead worker deletes the dead one's report. Other leases may still name it.
     unreported = ((worker, heard[worker]) for worker in ends if worker not in newest and worker in heard)
     found_dead = frozenset(worker for worker, at_s in unreported if at_s is not None and at_s <= ends[worker][0])
     dead = found_dead if rules.is_throttled else silent | found_dead
@@ -160,7 +164,7 @@ def fleet_status_steps(
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
     workers = yield from worker_steps(shards, newest, heard, silent, ends, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
-    # The hash keys of an unreadable row are unknown, so there may be no hole.
+    # The hash keys of an unreadable row are unknown. It may cover what looks like a hole, so its stream shows none.
     unsure = {known.get(stream, stream) if (stream := stream_of_key(key)) else None for key, _ in unreadable}
     holes: dict[str | None, tuple[HashRange, ...]] = {}
     for label, of_stream in groupby(shards, key=lambda shard: shard.label):
@@ -182,7 +186,7 @@ fleet_status = at_once(fleet_status_steps)
 
 
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
-    """Return the status with the shards of one stream only, and all workers; None if that stream has no shards.
+    """Return the status with the shards of one stream only, and with all workers; None if the stream has no shards.
 
     `name` is the stream's label, name or identifier.
     """
@@ -200,7 +204,7 @@ def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
 
 
 def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
-    """Return the status of one stream, or all of it without a name. Raises NoStreamError."""
+    """Return the status of one stream, or all of the status if `name` is None. Raises NoStreamError."""
     if name is None:
         return status
     found = of_stream(status, name)
@@ -216,7 +220,7 @@ def _leader(lock: SeenLock) -> str | None:
 
 
 def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
-    """Return the hash keys that no open lease covers; nothing while an open row has no hash range."""
+    """Return the hash keys that no open lease covers; none if an open row has no hash range."""
     known: list[HashRange] = []
     for number, shard in enumerate(shards):
         if number % SLICE == 0:

@@ -1,8 +1,8 @@
-"""The writes of rows that an operator holds. Pure.
+"""The writes to rows that an operator holds. Pure.
 
-Each is conditional: the row must still belong to this operator, and be in no handoff. The id of an operator is made for
-one run of one command, so no other process writes a row under it, and the operator's own renewals do not change the
-condition."""
+Each is conditional: the row must still belong to this operator, and be in no handoff. An operator's id is made for one
+run of one command, so no other process writes a row under it. The operator's own renewals do not affect the condition.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _STALE = (
     rows.LEFT_OUT,
     *rows.STATUS,
 )
-"""Attributes that describe the old place of a row, and are removed when it gets another place."""
+"""Attributes that describe the former place of a row. They are removed when the row gets another place."""
 _OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
 """Attributes that describe the holder of a row."""
 
 
 def create(lease: Lease, me: str) -> LeaseWrite[bool]:
-    """Make a new row, which belongs to the operator until the hold gives it back."""
+    """Create a row that belongs to the operator until the hold gives it back."""
     return writes.create(replace(lease, owner=me))
 
 
 def put_back(row: Row, me: str) -> LeaseWrite[bool]:
-    """Make a saved row again, unchanged except for its owner, which is the operator."""
+    """Create a saved row again, unchanged except for its owner, which is the operator."""
     item = {name: value for name, value in row.items() if name not in _OF_HOLDER} | {rows.OWNER: {"S": me}}
     return writes.put("put", rows.parse_row(item), item)
 
 
 def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Change the row into one that looks as if it had been created as `target`, with its place, parents
-    and hash range.
+    """Change the row so that it looks as if it had been created as `target`: with the checkpoint, parents and hash
+    range of `target`.
     """
     new = rows.new_row(target)
     moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]

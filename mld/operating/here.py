@@ -1,6 +1,7 @@
-"""The commands that talk to a daemon of this machine over its control socket: `mld status` and `mld tap`.
+"""The commands that talk to a daemon on this machine over its control socket: `mld status` and `mld tap`.
 
-Supervisors call `mld status --live` every few seconds, so modules for output to people are imported only when needed.
+Supervisors call `mld status --live` every few seconds. So modules that only format output for people are imported when
+they are needed, not at the start.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MARKS = {"toChild": "->", "fromChild": "<-"}
 
 
 def of_daemon(command: F) -> F:
-    """Give a command the parameter `wanted`: the daemon that is named by its options and its properties file."""
+    """Give a command the parameter `wanted`: the daemon that its options and its properties file describe."""
 
     @wraps(command)
     def called(
@@ -144,6 +145,7 @@ def tap(wanted: WantedDaemon, shard: str, until_exit: bool, output: str) -> None
 
 
 def _follow(link: DaemonLink, shard: str, until_exit: bool, printer: Any) -> int:
+    """Print what the daemon sends until the lease or, with `until_exit`, the child has ended. Return the exit code."""
     for value in link.follow("tap", shard=shard):
         printer(value)
         if value.get("event") == "leaseEnded" or (until_exit and value.get("event") == "childEnded"):
@@ -175,6 +177,7 @@ def _print_line(value: dict[str, Any]) -> None:
 
 
 def _situation(value: dict[str, Any]) -> str:
+    """Return a sentence on the shard when the tap begins: its state, its child, and the batch in work."""
     from mld.operating.listings import children_in_words
 
     child = value["child"] or "no child runs now"

@@ -1,4 +1,4 @@
-"""The IAM policy that a daemon needs, from its settings: every action and resource that it uses, and no other."""
+"""Makes the IAM policy that a daemon needs, from its settings: every action and resource that it uses, and no other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ANY = "*"
 
 
 class Policy:
-    """Statements of IAM by name. A statement covers all resources that were allowed under its name."""
+    """A policy in the making: statements by name. A statement covers all resources that were allowed under its name."""
 
     def __init__(self) -> None:
         self._statements: dict[str, dict[str, Any]] = {}
 
     def allow(self, sid: str, actions: Sequence[str], *resources: str, **more: Any) -> None:
-        """Allow the calls `actions` on `resources`. `more` are further fields of the statement, in IAM's words."""
+        """Allow the calls `actions` on `resources`. `more` are further fields of the statement, as IAM names them."""
         statement = {"Sid": sid, "Effect": "Allow", "Action": list(actions), "Resource": [], **more}
         known = self._statements.setdefault(sid, statement)["Resource"]
         known += [one for one in dict.fromkeys(resources) if one not in known]
@@ -32,14 +32,16 @@ class Policy:
 
 
 def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
-    """Return the policy document. With `create` False others, such as Terraform, create the tables and the index."""
+    """Return the policy document. With `create` False it leaves out the creation of tables and index, for which another
+    tool, such as Terraform, is used then.
+    """
     made = Policy()
     if not settings.is_multi_stream:
         _allow_stream(made, settings)
     for one in settings.streams:
         if one.credentials is None:
             _allow_stream(made, settings_of_one(settings, one))
-    # Roles by which single streams are read; each needs a policy of its own.
+    # Roles with which single streams are read. Each role needs a policy of its own.
     chains = [one.credentials for one in settings.streams if one.credentials is not None]
     roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
     if roles:
@@ -64,7 +66,7 @@ def _allow_stream(made: Policy, settings: Settings) -> None:
         made.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
         return
     made.allow("ReadStream", read, stream)
-    # Used only when a record is missing, to find out whether it was trimmed before it was read
+    # Called only if a record is missing: it shows whether the record was trimmed before it was read
     # (retrieval#lost-to-retention).
     made.allow("ProveLosses", ["kinesis:GetRecords"], stream)
     consumer = settings.fanout.consumer_arn
@@ -77,7 +79,7 @@ def _allow_stream(made: Policy, settings: Settings) -> None:
 
 
 def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
-    # Only fleets that come from KCL 2.x or 3.0 to 3.4 have the last two tables, but every start looks for them.
+    # Only fleets that come from KCL 2.x or 3.0 to 3.4 have the last two tables, but every daemon looks for them.
     tables = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_state_table)
     lease_table, *others = (_table_arn(settings, table.name) for table in tables)
     rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
@@ -130,7 +132,7 @@ def _table_arn(settings: Settings, table: str) -> str:
 
 
 def _whereabouts(settings: Settings) -> tuple[str, str, str]:
-    """Return partition, region and account; a wildcard for what the file does not say."""
+    """Return partition, region and account, each a wildcard if the file does not name it."""
     if settings.stream_arn is not None:
         _, partition, _, region, account, *_ = settings.stream_arn.split(":")
         return partition, region, account

@@ -1,11 +1,11 @@
 """`mld leave-3x`: removes from the lease table what KCL 2.x cannot read. Rule: coordination#bare-tables.
 
-Only leases are left. Their form tells workers of mld that workers of 2.x may use the table, so that they start in the
-modes of 2.x. The row that puts the fleet into 3.x mode is removed last: if the command breaks off, the fleet is still
-one of 3.x, and the same command can be run again.
+Only leases are left. A table of this form tells workers of mld that workers of 2.x may use it, so that they start in
+the modes of 2.x. The row that puts the fleet into 3.x mode is removed last. So if the command breaks off, the fleet is
+still in 3.x mode, and the command can be run again.
 
-Workers of 3.x would write such rows again, so none may be alive. They are known by their reports. Workers of 2.x, which
-do not report, may run already.
+Workers of 3.x would write such rows again, so none of them may be alive; they are known by their reports. Workers of
+2.x may run already; they do not report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STOP_REMEDY = "stop them first: they write rows that KCL 2.x cannot read"
 
 
 def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordinator: Place | None = None) -> ActPlan:
-    """Return the changes that are left to make in the lease table, and in the coordinator table of KCL 3.0 to 3.4."""
+    """Plan what is left to change in the lease table, and in the coordinator table of KCL 3.0 to 3.4."""
     changes = [
         Change("no longer says that it was made for KCL 3.5", _without_type(row, removes=(rows.ENTITY_TYPE,)))
         for row in table.rows
@@ -49,7 +49,7 @@ def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordina
 
 
 def _without_type(row: Row, **how: tuple[str, ...]) -> LeaseWrite[bool]:
-    """Return a write that changes or deletes the row, if its entity type is still the one that was read."""
+    """Return a write that changes or deletes the row, if the row's entity type is still the one that was read."""
     seen = Condition.equal(rows.ENTITY_TYPE, Value(":type", row[rows.ENTITY_TYPE]))
     return writes.yes_or_no("leave", _key(row), seen, **how)
 

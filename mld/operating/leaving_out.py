@@ -1,4 +1,4 @@
-"""`mld skip`: finds the records that a record processor shall not get, and plans to leave them out."""
+"""`mld skip`: finds the records that a record processor is not to get, and plans to leave them out."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ RECORDS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """The records to leave out; one of the three is set."""
+    """Which records to leave out; exactly one of the three fields is set."""
 
     only: str | None = None
     """A single record."""
     past: str | None = None
-    """All records after the checkpoint up to this one, which is left out too."""
+    """The record up to which all records after the checkpoint are left out; this record is left out, too."""
     count: int | None = None
-    """This many records after the checkpoint."""
+    """How many records after the checkpoint are left out."""
 
 
 async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
     """Return a plan that leaves the records out, and saves them in the new file `path`.
 
-    Raises ActRefusedError, MldError.
+    Raises ActRefusedError; other MldErrors if the stream or the table cannot be read.
     """
     fleet, settings = seen.fleet, seen.reader.settings
     leases = {view.key: view.lease for view in fleet.shards}
@@ -63,7 +63,7 @@ async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path)
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
     only = None if unwanted.only is None else parse_record(unwanted.only)
     if only is not None:
-        plan_leave_out(fleet, shard, only)  # a refusal comes before the stream is read
+        plan_leave_out(fleet, shard, only)  # so that a refusal comes before the stream is read
     async with application_of(settings, only_stream(settings, label)) as app:
         found, marks = (
             await records_after(app, lease, unwanted) if only is None else (await records_at(app, lease, only), [only])
@@ -78,8 +78,8 @@ async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path)
 
 
 def parse_record(text: str) -> str:
-    """Return ``SEQUENCE`` or ``SEQUENCE/SUB`` without blanks and leading zeros. Raises ActRefusedError
-    for other texts.
+    """Return ``SEQUENCE`` or ``SEQUENCE/SUB`` without blanks and leading zeros. Raises ActRefusedError for any other
+    text.
     """
     found = _RECORD.fullmatch(text.strip())
     if found is None or int(found["sub"] or 0) > SUB_MAX:
@@ -88,8 +88,8 @@ def parse_record(text: str) -> str:
 
 
 async def records_at(app: Application, lease: Lease, record: str) -> list[FramedRecord]:
-    """Return the user record `SEQUENCE/SUB`, or all user records of `SEQUENCE`. Raises ActRefusedError
-    if none is kept.
+    """Return the user record `SEQUENCE/SUB`, or all user records of `SEQUENCE`. Raises ActRefusedError if the stream
+    does not have it any more.
     """
     sequence, _, sub = record.partition("/")
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
@@ -103,9 +103,10 @@ async def records_at(app: Application, lease: Lease, record: str) -> list[Framed
 
 
 async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> tuple[list[FramedRecord], list[str]]:
-    """Return the unwanted user records after the checkpoint, and the marks for the lease row that leave them out.
+    """Return the unwanted user records after the checkpoint, and the marks in the lease row that leave them out.
 
-    A whole aggregate gets one mark. Raises ActRefusedError if there are fewer records than wanted.
+    An aggregate of which all records are unwanted gets one mark. Raises ActRefusedError if there are fewer records than
+    wanted.
     """
     checkpoint, initial = lease.checkpoint, initial_position(app.settings.initial_position)
     if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
@@ -156,7 +157,7 @@ def _short(record: FramedRecord) -> str:
 
 
 def saved_line(lease: Lease, record: FramedRecord) -> str:
-    """Return the line of a record in the file: the fields that a record processor gets, with the shard and stream."""
+    """Return the line for a record in the file: the shard and stream, and the fields that a record processor gets."""
     fields: dict[str, Any] = dict(record.fields())
     names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
     stream = {} if lease.stream is None else {"streamId": lease.stream}

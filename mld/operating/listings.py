@@ -25,14 +25,14 @@ from mld.operating.shard_view import (
 from mld.operating.worker_view import WorkerView
 
 CHECKPOINT_DIGITS = 12
-"""How many digits of a sequence number are shown, from its end: in these, numbers of one shard differ."""
+"""How many digits of a sequence number are shown, from its end. The numbers of one shard differ in these."""
 ERROR_CHARACTERS_MAX = 80
-IF_TOLD = frozenset({"stream", "where", "up"})
-"""Columns that are left out if they are empty."""
+OPTIONAL_COLUMNS = frozenset({"stream", "where", "up"})
+"""Columns that are left out if they are empty in all rows."""
 CHILDREN_SHOWN = 16
-"""Children of a shard that a listing names; programs get all."""
+"""How many children of a shard a listing names. JSON has all."""
 FAULTS_SHOWN = 20
-"""Faults that are printed below a table; JSON has all."""
+"""How many faults are printed below a table. JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,21 @@ class Listing:
 
 
 def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
-    """Return a listing with these columns; ``name>`` is aligned to the right. Empty columns of
-    `IF_TOLD` are left out.
+    """Return a listing with these columns. A column written as ``name>`` is aligned to the right. Empty columns among
+    `OPTIONAL_COLUMNS` are left out.
     """
     columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
     found = tuple(rows)
-    shown = [at for at, (name, _) in enumerate(columns) if name not in IF_TOLD or any(row[at] for row in found)]
+    shown = [
+        at for at, (name, _) in enumerate(columns) if name not in OPTIONAL_COLUMNS or any(row[at] for row in found)
+    ]
     return Listing(
         tuple(columns[at] for at in shown), tuple(tuple(row[at] for at in shown) for row in found), tuple(notes)
     )
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return a listing of `shards`, the worst first, with the faults of the table as a whole below."""
+    """Return a listing of `shards`, the worst first. Below it are the faults that are not of a single shard in it."""
     names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
     return _shards_listing(names, status, shards, faults)
 
@@ -76,11 +78,11 @@ def _shards_listing(
     remedies = {fault.shard: fault.remedy for fault in faults}
     rows = ((*(cell(shard) for cell in cells), note(shard, remedies.get(shard.key))) for shard in worst_first(shards))
     shown = {shard.key for shard in shards}
-    return _listing(names, rows, (*_totals(status), *told(fault for fault in faults if fault.shard not in shown)))
+    return _listing(names, rows, (*_totals(status), *_lines_of(fault for fault in faults if fault.shard not in shown)))
 
 
-def told(faults: Iterable[FleetFault]) -> list[str]:
-    """Return faults as lines, with their remedies; at most `FAULTS_SHOWN`."""
+def _lines_of(faults: Iterable[FleetFault]) -> list[str]:
+    """Return a line for each fault, with its remedy; at most `FAULTS_SHOWN` lines and the number of the rest."""
     lines = [fault.sentence for fault in faults]
     more = len(lines) - FAULTS_SHOWN
     return lines if more <= 0 else [*lines[:FAULTS_SHOWN], f"and {more} more"]
@@ -95,7 +97,7 @@ def _kbps(shard: ShardView) -> str:
 
 
 def note(shard: ShardView, remedy: str | None = None) -> str:
-    """Return what an operator should know about a shard, and the remedy; empty for most shards."""
+    """Return the note on a shard: handoff, pause, reason for its verdict, parents, and the remedy; often empty."""
     lease = shard.lease
     parents = () if shard.verdict is Verdict.ENDED else sorted(map(_number, lease.parents))
     parts = (
@@ -118,7 +120,7 @@ _SHARD_CELLS: Mapping[str, Callable[[ShardView], str]] = {
     "KB/s>": _unless_ended(_kbps),
     "checkpoint": lambda shard: short(shard.lease.checkpoint),
 }
-"""Function for the text of each column about a shard."""
+"""For each column about a shard, the function that returns its text."""
 
 
 def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
@@ -141,7 +143,7 @@ def _totals(status: FleetStatus) -> list[str]:
 
 
 def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return a listing of several streams: their shards by verdict, lag, and holes."""
+    """Return a listing of several streams: the verdicts of their shards, their lag, and their holes."""
     rows = []
     ids = {shard.label: shard.lease.stream for shard in status.shards}
     for label, shards in groupby(status.shards, key=lambda shard: shard.label):
@@ -159,7 +161,7 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
             )
         )
     names = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
-    return _listing(names, rows, (*_totals(status), *told(fault for fault in faults if not is_of_shard(fault))))
+    return _listing(names, rows, (*_totals(status), *_lines_of(fault for fault in faults if not is_of_shard(fault))))
 
 
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
@@ -172,7 +174,7 @@ def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
     if status.leader and status.leader not in {one.worker for one in status.workers if one.is_alive is not False}:
         leader += ", which is not among them"
     rows = (_worker_row(worker, status.taken_s) for worker in status.workers)
-    notes = told(faults)
+    notes = _lines_of(faults)
     return _listing(names, rows, (f"{alive} live {workers}, {leader}", *notes))
 
 
@@ -205,7 +207,7 @@ def _heard(worker: WorkerView) -> str:
 
 
 def events_listing(events: Sequence[Event]) -> Listing:
-    """Return a listing of events, the newest last."""
+    """Return a listing of the events in their order; the newest is last."""
     rows = ((iso_time(one.at_s), one.kind.value, one.worker, shard_of_key(one.shard), one.text) for one in events)
     return _listing("time, event, worker, shard, text", rows, (f"{len(events)} events",))
 
@@ -274,18 +276,16 @@ def _shortened(text: str) -> str:
 
 
 def children_in_words(shard: Mapping[str, Any]) -> list[str]:
-    """Return a sentence about which of several children of a shard have records; an empty list if there is only one
-    child.
-    """
+    """Return one sentence about the load of the children of a shard; none if the shard has only one child."""
     children = shard.get("childProcesses") or ()
     if not children:
         return []
     shares = [one["share"] for one in children if one["share"] is not None]
     busiest = f", the busiest gets {max(shares):.0%} of the records" if shares else ""
     busy = [one for one in children if one["inHand"] or one["waiting"]]
-    said = [f"child {one['number']} {_load(one)}" for one in busy[:CHILDREN_SHOWN]]
-    said += [f"{len(busy) - CHILDREN_SHOWN} more have records"] if len(busy) > CHILDREN_SHOWN else []
-    return [f"{len(children)} children{busiest}: {', '.join(said) or 'none has records'}"]
+    loads = [f"child {one['number']} {_load(one)}" for one in busy[:CHILDREN_SHOWN]]
+    loads += [f"{len(busy) - CHILDREN_SHOWN} more have records"] if len(busy) > CHILDREN_SHOWN else []
+    return [f"{len(children)} children{busiest}: {', '.join(loads) or 'none has records'}"]
 
 
 def _load(child: Mapping[str, Any]) -> str:

@@ -24,7 +24,9 @@ SPARK_CHECK_TIMEOUT_S = 120.0
 
 
 class MachineProbe:
-    """Examines this machine for the settings of an `Examination`. `places` are directories that are written to."""
+    """Examines this machine for an `Examination`. `places` are the directories that the daemon or its processor writes
+    to.
+    """
 
     def __init__(self, exam: Examination, places: Sequence[DiskPlace]) -> None:
         self._exam = exam
@@ -47,6 +49,7 @@ class MachineProbe:
             self._exam.found.append(await self._spark(runnable(words)))
 
     async def _spark(self, words: list[str]) -> Diagnosis:
+        """Run `mld-spark --check` on the properties file, and return its last line as a finding."""
         command = [*words[: [PurePath(word).name for word in words].index(PROGRAM) + 1], "--check", self._exam.file]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -65,7 +68,7 @@ class MachineProbe:
         return fail("Spark", last, "see docs/use/spark.md")
 
     def dead_letter(self) -> list[Diagnosis]:
-        """Return the finding for a dead letter outside this machine. A directory is among the disks."""
+        """Return the finding for dead letters that go to a service. A directory for them is examined with the disks."""
         place = self._exam.settings.child.dead_letter
         if place is None or place.kind is DeadLetterKind.DIRECTORY:
             return []
@@ -75,7 +78,7 @@ class MachineProbe:
         return [findings.disk_finding(place, room_of(place)) for place in self._places]
 
     def daemons_here(self) -> Iterator[Diagnosis]:
-        """Ask the daemons of the application that this user runs here for faults of their files."""
+        """Yield what is wrong with the files of daemons of this application that this user runs on this machine."""
         serving = self._exam.settings.serving
         wanted = WantedDaemon(self._exam.settings.application_name, serving.control_socket, None, None, TIMEOUT_S)
         try:

@@ -1,7 +1,7 @@
 """Finds the shard or stream that an operator means by a name. Pure.
 
-A shard can be named by its id, its number, ``STREAM:SHARD`` or the key of its lease; a stream by its label in the file,
-its own name or its identifier.
+A shard can be named by its id, its number, ``STREAM:SHARD`` or its lease key; a stream by its label in the file, its
+name in AWS or its identifier.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 
 
 def names_of(names: Iterable[object], most: int = NAMED_MAX) -> str:
-    """Return at most `most` of the names, for a sentence, and how many more there are."""
+    """Return the names in one text: the first `most` of them, and how many more there are."""
     shown = list(map(str, names))
     more = f" and {len(shown) - most} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + more
 
 
 def with_short_ids(text: str) -> str:
-    """Return the text with short ids for narrow terminals: shards as numbers, worker ids with part of their UUID.
+    """Return the text with short ids, for narrow terminals: shards as numbers, worker ids with only part of their UUID.
 
     Commands accept these short ids, too (`shard_id_of`, `is_worker`).
     """
@@ -46,14 +46,14 @@ def is_worker(worker: str, name: str) -> bool:
 
 
 def shard_id_of(text: str) -> str:
-    """Return the id of a shard; ``3`` stands for ``shardId-000000000003``."""
+    """Return the id of a shard; the text ``3`` means ``shardId-000000000003``."""
     return f"shardId-{int(text):012d}" if _SHARD_NUMBER.fullmatch(text) else text
 
 
 def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> str:
     """Return the lease key that an operator means by `name`.
 
-    Raises ActRefusedError if no lease has that shard, or if several streams do.
+    Raises ActRefusedError if no lease has that shard, or if leases of several streams have.
     """
     keys = sorted(known)
     found = keys_meant(keys, name, labels)
@@ -72,12 +72,12 @@ class ChosenShard:
     """A shard that an operator has named."""
 
     settings: Settings
-    """Settings for the stream of the shard alone."""
+    """Settings for only the stream of this shard."""
     shard_id: str
     stream: StreamSetting | None = None
     """The stream, if the file names several."""
     stream_id: StreamId | None = None
-    """The identifier of the stream, if the operator named it by the key of the lease."""
+    """The identifier of the stream, if the operator gave the lease key."""
 
     def is_its(self, lease: Lease) -> bool:
         """Return whether this lease can belong to the shard."""
@@ -107,7 +107,9 @@ def chosen_shard(settings: Settings, text: str) -> ChosenShard:
 
 
 def lease_of(leases: Iterable[Lease], shard: ChosenShard) -> Lease | None:
-    """Return the lease of the shard; that of the newest stream if the stream was made again. None: no lease."""
+    """Return the lease of the shard, None if it has none. If a stream was made again, the newest stream's lease
+    counts.
+    """
     found = [lease for lease in leases if shard.is_its(lease)]
     return max(found, key=_epoch, default=None)
 
@@ -121,7 +123,7 @@ def _epoch(lease: Lease) -> int:
 
 
 def chosen_stream(settings: Settings, name: str | None) -> StreamSetting:
-    """Return the stream of the file that `name` means; without a name the only one. Raises ActRefusedError."""
+    """Return the stream of the file that `name` means; if `name` is None, the only stream. Raises ActRefusedError."""
     has = names_of(one.name for one in settings.streams)
     if name is None:
         if len(settings.streams) == 1:
@@ -138,7 +140,7 @@ def chosen_stream(settings: Settings, name: str | None) -> StreamSetting:
 
 
 def only_stream(settings: Settings, name: str | None) -> StreamSetting | None:
-    """Return the stream that `name` means if the file names several, None if it names one.
+    """Return the stream that `name` means if the file names several streams, else None.
 
     Raises ActRefusedError if no stream of the file has this name, or if several have.
     """
@@ -150,7 +152,7 @@ def only_stream(settings: Settings, name: str | None) -> StreamSetting | None:
 
 
 def is_meant(setting: StreamSetting, name: str) -> bool:
-    """Return whether `name` is this stream's name in AWS, or its identifier."""
+    """Return whether `name` is this stream's name in AWS, or the stream's identifier."""
     id_ = parse_stream_id(name)
     if id_ is None:
         return name == setting.stream_name
@@ -158,7 +160,7 @@ def is_meant(setting: StreamSetting, name: str) -> bool:
 
 
 def settings_of_one(settings: Settings, setting: StreamSetting) -> Settings:
-    """Return the settings as they would be for this stream alone."""
+    """Return the settings as they would be if the file named only this stream."""
     return replace(
         settings,
         streams=(),

@@ -1,7 +1,7 @@
 """Limits a command to one stream of a table with several. Pure.
 
-Such a command plans with plain shard ids as lease keys, as in a table of one stream. Its plan is then turned into
-writes of that stream's rows only.
+Such a command makes its plan with plain shard ids as lease keys, as in a table of one stream. Afterwards `in_stream`
+turns the plan into writes of that stream's rows only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OTHER_FORM = "mld export and mld restore --from-another"
 
 
 def of_stream(table: RawTable, stream: str | None) -> RawTable:
-    """Return the table with the leases of this stream only, but with all raw rows; unchanged without a stream."""
+    """Return the table with only the leases of this stream, but all raw rows; unchanged if `stream` is None."""
     if stream is None:
         return table
     scan = table.scan
@@ -42,7 +42,7 @@ def within(table: RawTable) -> RawTable:
 
 
 def in_stream(plan: ActPlan, stream: str | None) -> ActPlan:
-    """Return the plan with writes of this stream's rows, in place of plain shard ids; unchanged without a stream."""
+    """Return the plan with writes to the rows of this stream instead of plain shard ids; unchanged if it is None."""
     if stream is None:
         return plan
     changes = (replace(change, write=writes.of_stream(change.write, stream)) for change in plan.changes)
@@ -50,7 +50,7 @@ def in_stream(plan: ActPlan, stream: str | None) -> ActPlan:
 
 
 def require_form(table: RawTable, *, is_several: bool) -> None:
-    """Raise ActRefusedError if the table is for one stream and the file for several, or the other way round."""
+    """Raise ActRefusedError if the table is for one stream and the file for several, or the reverse."""
     other = next((lease for lease in table.scan.leases if (lease.stream is not None) is not is_several), None)
     if other is not None:
         holds, names, key = (
@@ -63,7 +63,7 @@ def require_form(table: RawTable, *, is_several: bool) -> None:
 
 
 def listed(table: RawTable) -> TrackedList:
-    """Return the list of streams that the table holds."""
+    """Return the list of streams that is stored in the table."""
     return stream_list.parse(table.row(stream_list.KEY) or {})
 
 
@@ -74,10 +74,10 @@ def streams_in(leases: Iterable[Lease]) -> tuple[StreamId, ...]:
 
 
 def stream_id_in(table: RawTable, setting: StreamSetting, wanted: str | None = None) -> str:
-    """Return the identifier that the leases of this stream have; `wanted` itself if that is one of them.
+    """Return the identifier that the leases of this stream have; `wanted` itself if it is one of those in the table.
 
-    If the stream was made again, and has several identifiers, the list in the table decides. Raises ActRefusedError if
-    the stream has no leases, or if the list does not decide.
+    A stream that was deleted and made again may have several identifiers. Then the list in the table decides. Raises
+    ActRefusedError if the stream has no leases, or if the list does not decide.
     """
     ids = [str(one) for one in streams_in(table.scan.leases)]
     if wanted is not None and wanted in ids:

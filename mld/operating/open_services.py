@@ -20,7 +20,9 @@ THREADS = 4  # a large table is scanned in several segments at once
 
 
 async def if_there(asking: Awaitable[T], otherwise: T) -> T:
-    """Await a read of a table, and return its result; `otherwise` if the table does not exist. Raises TableError."""
+    """Await a read of a table, and return the result; return `otherwise` if the table does not exist. Raises
+    TableError.
+    """
     try:
         return await asking
     except TableMissingError:
@@ -35,7 +37,8 @@ async def opened(
     timeout_s: float = REQUEST_TIMEOUT_S,
     service_time: ServiceTime | None = None,
 ) -> AsyncIterator[RawService]:
-    """Open a client of a service, and close it at the end. `service_time` learns the time of AWS from the answers.
+    """Open a client of a service; it is closed when the context ends. `service_time` learns AWS's time from the
+    answers.
 
     Raises errors of `mld.core.errors`.
     """

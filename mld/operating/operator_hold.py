@@ -1,16 +1,19 @@
-"""Who holds an application's leases while an operator's command works: nobody alive (`owner_life`), or the operator.
+"""`OperatorHold`: takes an application's leases for a command, renews them while it works, and gives them back.
 
-To a fleet, Java's too, an operator is a worker that owns leases and renews them: its id begins with ``mld-operator-``.
-Taking a lease ends its former owner's checkpoints at once, because each is conditional on the counter or the owner. If
-the command dies, its leases expire like a dead worker's, and the fleet goes on with the rows as they are then.
+A command takes leases only if no living worker holds them (`owner_life`), or by force. To a fleet, even one of Java, an
+operator looks like a worker: it owns leases and renews them, under an id that begins with ``mld-operator-``. Taking a
+lease ends the former owner's checkpoints at once, because each of them is conditional on the counter or the owner. If
+the command dies, its leases expire like those of a dead worker, and the fleet goes on with the rows as they are then.
 
-By force a lease is taken by the write with which a leader gives it away (leases#conditional-writes, assign): whoever
-owns it must still do so, and the counter goes up by one whatever it is. A condition on the counter would protect
-nothing: the owner is to lose the lease whatever it has written meanwhile, and what it writes later is refused, ours by
-the owner that its guard names, Java's by the counter that it wrote last.
+By force a lease is taken by the write with which a leader assigns a lease (leases#conditional-writes, assign). The
+write's condition is that the row still has the owner that was read; it adds one to the counter, whatever its value. A
+condition on the counter would protect nothing, because the owner is to lose the lease whatever it has written
+meanwhile. Later writes of the former owner are refused: a worker of mld makes each write conditional on being the
+owner, and Java on the counter that it wrote last.
 
-A worker of a 2.x fleet may steal a lease even from an operator; then a write of the operator is refused, and it takes
-the lease again. Two operators never hold one table: who finds another one's leases renewed gives up.
+A worker of a 2.x fleet may steal a lease even from an operator. Then a write of the operator is refused, and the
+operator takes the lease again. Two operators never hold one table: an operator that finds leases of another one, which
+is not known to be dead, gives up.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from mld.operating.plan import ActRefusedError, Change, Fate, Outcome
 from mld.operating.table_access import write_change
 
 TRIES_MAX = 6
-"""How often a lease is taken that changes hands at the same moment, and a request is sent."""
+"""How often it is tried to take a lease that changes hands at the same moment; also how often a request is sent."""
 PAUSE_S = 0.2
 
 
@@ -61,9 +64,10 @@ class OperatorHold:
         return frozenset(self._held)
 
     async def take(self, leases: Iterable[Lease], *, by_force: bool) -> None:
-        """Take these leases, as they were read. Raises ActRefusedError if a row has moved since; TableError.
+        """Take these leases, as they were read. Raises ActRefusedError if a row has changed since; TableError.
 
-        `by_force`: whoever has moved it or owns it by now, except another operator, loses it all the same.
+        With `by_force` a lease is taken even if its row has changed or it has another owner by now. Only another
+        operator keeps its leases.
         """
 
         async def one(lease: Lease) -> None:
@@ -72,7 +76,8 @@ class OperatorHold:
         await a_few_at_a_time(one, [lease for lease in leases if lease.key not in self._held])
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
-        # By force the owner is the only condition: the row of a busy worker moves faster than a far table answers.
+        # By force the owner is the only condition: a busy worker may change its row faster than a distant table
+        # answers.
         make = writes.assign if by_force else writes.take
         seen: Lease | None = lease
         last: TableError | None = None
@@ -80,17 +85,17 @@ class OperatorHold:
             if seen is None:
                 return  # its row is gone
             if seen.actual_owner == self.me and seen.checkpoint_owner is None:
-                self._took(seen, by_force=by_force)
+                self._note_taken(seen, by_force=by_force)
                 return
             self._require_no_other_operator(seen)
             try:
                 taken = await self._table.apply(make(seen, self.me))
                 if not isinstance(taken, Refusal):
-                    self._took(taken, by_force=by_force and seen.actual_owner is not None)
+                    self._note_taken(taken, by_force=by_force and seen.actual_owner is not None)
                     return
                 seen = await self._table.get(lease.key)
             except TableError as error:
-                last = error  # it may be taken: the next attempt is refused then, and finds the row to be ours
+                last = error  # the take may be applied: then the next attempt is refused, and finds the row to be ours
                 await self._clock.sleep(PAUSE_S)
                 continue
             if seen is not None and seen.actual_owner != self.me and not by_force:
@@ -99,8 +104,10 @@ class OperatorHold:
             raise last
         raise ActRefusedError(f"lease {lease.key} changes hands each time it is about to be taken; ask again")
 
-    def _took(self, lease: Lease, *, by_force: bool) -> None:
-        """Note that the lease is ours; its former owner may have renewed it until our write was applied, before now."""
+    def _note_taken(self, lease: Lease, *, by_force: bool) -> None:
+        """Note that the lease is ours. Its former owner may have renewed it until our write was applied, at the latest
+        now.
+        """
         self._held[lease.key] = lease
         if by_force:
             self._noticed_at_s = self._clock.monotonic() + self._duration_s
@@ -111,7 +118,8 @@ class OperatorHold:
             raise ActRefusedError(_moved(lease))
 
     async def write(self, change: Change) -> Outcome:
-        """Write a change that does not depend on what the row says; it may be sent more than once.
+        """Write a change whose result does not depend on the row's present values, so that it may be sent more than
+        once.
 
         A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
         """
@@ -124,11 +132,11 @@ class OperatorHold:
             elif outcome.fate is Fate.REFUSED:
                 outcome = await self._after_refusal(outcome, await self._row(change.key))
             if outcome.fate is Fate.DONE:
-                self._wrote(change.key, outcome.row)
+                self._note_written(change.key, outcome.row)
                 return outcome
         return doubt or outcome
 
-    def _wrote(self, key: str, row: Lease | None) -> None:
+    def _note_written(self, key: str, row: Lease | None) -> None:
         if row is None:
             self._held.pop(key, None)
         else:
@@ -137,8 +145,8 @@ class OperatorHold:
     async def _after_refusal(self, outcome: Outcome, row: Lease | None) -> Outcome:
         """Return the outcome of a refused write, given the present row.
 
-        The write may have been refused because an earlier attempt without an answer was applied: then it is done. If
-        another worker has the lease now, it is taken again.
+        An earlier attempt whose answer was lost may have been applied; then this one is refused although the change is
+        done. If another worker has the lease now, the lease is taken again.
         """
         write = outcome.change.write
         if row is None:
@@ -152,7 +160,7 @@ class OperatorHold:
         return outcome
 
     async def _row(self, key: str) -> Lease | None:
-        """Return the row as it is. Raises TableError after some tries."""
+        """Return the present row. Raises TableError after some tries."""
         for _ in range(TRIES_MAX - 1):
             try:
                 return await self._table.get(key)
@@ -161,7 +169,7 @@ class OperatorHold:
         return await self._table.get(key)
 
     async def keep(self) -> None:
-        """Renew all leases, three times in their duration, until cancelled."""
+        """Renew all leases, three times in a lease duration, until cancelled."""
         while True:
             await self._clock.sleep(self._duration_s / RENEWALS_PER_LEASE)
             await a_few_at_a_time(self._renew, sorted(self._held))
@@ -179,15 +187,17 @@ class OperatorHold:
                 self._held[key] = renewed
 
     async def until_noticed(self) -> None:
-        """Wait until whoever had a lease that was taken by force has given it up, or must believe that it has expired.
+        """Wait until every former owner of a lease taken by force has noticed the loss, or must believe it expired.
 
-        A worker that gets a lease back before it has missed it finds that its row was moved by somebody else, and
-        takes that for another process with its own id.
+        If a worker got a lease back before it noticed the loss, it would find its row changed by somebody else, and
+        take that for another process with its own id.
         """
         await self._clock.sleep(max(0.0, self._noticed_at_s - self._clock.monotonic()))
 
     async def give_back(self) -> Sequence[str]:
-        """Leave every lease without an owner, free for all workers; keys of those that have to expire instead."""
+        """Release every lease, so that any worker may take it. Return the keys of leases that could not be released,
+        and expire instead.
+        """
         left: list[str] = []
 
         async def release(key: str) -> None:
@@ -222,10 +232,10 @@ async def operator_hold(
     *,
     dead: frozenset[str] = frozenset(),
 ) -> AsyncIterator[OperatorHold]:
-    """Open a hold of operator `me` without leases yet, which renews those that it takes, and gives them back however
-    this ends.
+    """Open a hold of operator `me`, without leases at first. It renews the leases that it takes, and gives them back
+    however the context ends.
 
-    `dead` are operators whose commands are known to have ended without giving back what they held.
+    `dead` are operators whose commands are known to have ended without giving their leases back.
     """
     hold = OperatorHold(table, clock, me, lease_duration_s, dead)
     keeping = asyncio.create_task(hold.keep())

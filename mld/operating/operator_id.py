@@ -1,4 +1,4 @@
-"""The name of an operator: of the account, and the worker id under which one command owns leases."""
+"""Names an operator: the name of the account, and the worker id under which one command owns leases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OPERATOR_PREFIX = "mld-operator-"
 
 
 def user_name() -> str:
-    """Return the name of the operator's account, its number if it has none."""
+    """Return the name of the operator's account; its number if it has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the former before Python 3.13
@@ -18,7 +18,7 @@ def user_name() -> str:
 
 
 def operator_id() -> str:
-    """Return an id for one run of one command; it tells other operators who is at work."""
+    """Return a new id for one run of one command. It contains the account's name, for other operators to see."""
     plain = "".join(one for one in user_name() if one.isascii() and one.isalnum())[:32]
     return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
 

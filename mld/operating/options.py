@@ -1,6 +1,6 @@
 """The options and arguments that the commands of operators share.
 
-Nothing heavy is imported here: a supervisor calls `mld status --live` every few seconds.
+Nothing heavy is imported here, because a supervisor may call `mld status --live` every few seconds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Asked:
 
     @property
     def shown_file(self) -> str:
-        """The file as proposed commands name it; empty if an environment variable names it."""
+        """The file, for commands that are proposed to the user; empty if an environment variable names it."""
         return "" if self.file == os.environ.get(FILE_VARIABLE) else self.file
 
     def settings(self) -> Settings:
@@ -70,7 +70,7 @@ class Asked:
 def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
     """Give a command the parameter `asked`: the properties file, and an argument for each of `names`.
 
-    With `acts` it has --execute and --backup too. With `more` further arguments may follow.
+    With `acts` the command has --execute and --backup, too. With `more` further arguments may follow.
     """
     metavar = " ".join(["[APP.properties]", *names, more]).strip()
 
@@ -92,7 +92,7 @@ def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
 
 
 def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[Sequence[str], Sequence[str]]:
-    """Split the words after the first `count`, or after one more if a properties file is among them."""
+    """Split the words after the first `count`; after one more word if a properties file is among them."""
     by_variable = os.environ.get(FILE_VARIABLE) and not (words and words[0].endswith(FILE_SUFFIX))
     if not option_file and not by_variable:
         count += 1
@@ -100,7 +100,7 @@ def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[S
 
 
 def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -> tuple[str, tuple[str, ...]]:
-    """Return the properties file, and a word for each of `names`. Among `words` the file is the first or the last.
+    """Return the properties file, and a word for each of `names`. In `words` the file stands first or last, if at all.
 
     Raises click.UsageError.
     """
@@ -117,7 +117,7 @@ def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -
 
 
 class PointType(click.ParamType[Point]):
-    """Type of an option whose value is a place in a stream, of one of `kinds`."""
+    """The type of an option whose value is a place in a stream. `kinds` are the kinds of places that are allowed."""
 
     name = "place"
 

@@ -1,8 +1,8 @@
-"""Finds out whether the owners of leases are alive, by reading the tables several times.
+"""`living`: finds out whether the owners of leases are alive, by reading the tables several times.
 
-A worker is alive if one of its leases, or its report, changes between two reads. That a row is missing from a read, or
-there for the first time, is no change: it counts from what it showed when it was last seen. No time in a row decides: a
-worker is taken for dead when its rows stand still for the lease duration.
+A worker is alive if one of its leases, or its report, changes between two reads. A row that is missing from one read,
+or is new in one, has not changed: it is compared with what it showed when it was last seen. The times in rows do not
+count, because clocks differ. A worker is taken for dead if its rows do not change for the lease duration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mld.operating.plan import RawTable, Row
 LOOKS_PER_LEASE = 5
 MARGIN_S = 1.0
 RECENT_REPORTS = 4
-"""A worker without leases is watched if its report is not older than this many times the time between two reports."""
+"""A worker without leases is watched if its report is at most this many times the reporting period old."""
 OWNERS_NAMED_MAX = 3
 _LEASE, _REPORT = "lease", "report"
 
@@ -37,7 +37,7 @@ Look = Callable[[], Awaitable[Observed]]
 
 
 def owners_of(seen: Observed) -> dict[str, list[str]]:
-    """Return the keys of the leases by actual owner."""
+    """Return the keys of the leases of each actual owner."""
     owners: dict[str, list[str]] = {}
     for lease in seen.table.scan.leases:
         if lease.actual_owner is not None:
@@ -46,7 +46,9 @@ def owners_of(seen: Observed) -> dict[str, list[str]]:
 
 
 def _signs_of_life(seen: Observed) -> dict[tuple[str, str], object]:
-    """Return what workers rewrite while they live, by kind and key: leases with owner and counter, and reports."""
+    """Return what workers rewrite while they live, by kind and key: owner and counter of each lease, and each
+    report.
+    """
     found: dict[tuple[str, str], object] = {
         (_LEASE, lease.key): (lease.actual_owner, lease.counter) for lease in seen.table.scan.leases
     }
@@ -68,12 +70,14 @@ def reporting_workers(seen: Observed) -> frozenset[str]:
 
 
 def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
-    """Return the workers whose reports are at most `age_max_s` old, by the time in them. One without a time counts."""
+    """Return the workers whose reports are at most `age_max_s` old, by the time in the report. A report without a time
+    counts as new.
+    """
     found = set()
     for worker, row in _reports(seen).items():
         text = row.get("lut", {}).get("N", "")
-        told_s = int(text) if text.isascii() and text.isdigit() else now_s
-        if now_s - told_s <= age_max_s:
+        reported_s = int(text) if text.isascii() and text.isdigit() else now_s
+        if now_s - reported_s <= age_max_s:
             found.add(worker)
     return found
 
@@ -87,11 +91,11 @@ async def living(
     idle_report_s: float | None = None,
     whom: Callable[[str], bool] = lambda _: True,
 ) -> set[str]:
-    """Watch the tables, and return the living workers as soon as one is found; an empty set after a lease duration, or
-    after two if leases appear meanwhile.
+    """Watch the tables, and return the living workers as soon as one is found; an empty set if none is found within a
+    lease duration (two if leases appear meanwhile).
 
-    Only workers for which `whom` is true count. Workers without leases count only if `idle_report_s`, the time between
-    two reports, is given: then the watch lasts that long if some report is recent. Raises TableError.
+    Only workers for which `whom` returns True count. Workers without leases count only if `idle_report_s`, the time
+    between two reports, is given; then the watch lasts at least that long if a report is recent. Raises TableError.
     """
     owners = owners_of(first)
     recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)

@@ -1,4 +1,4 @@
-"""What the commands that look at a fleet print for programs: plain values, which become JSON. Pure."""
+"""Plain values, which become JSON, of the fleet, its shards, workers and events, for commands with -o json. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def event_value(event: Event) -> dict[str, Any]:
 
 
 def shard_value(shard: ShardView, remedy: str | None = None) -> dict[str, Any]:
-    """Return one shard, in plain values; times in seconds, None for what is unknown."""
+    """Return one shard in plain values: times in seconds, None for an unknown value."""
     share = shard.share
     return {
         "shard": shard.lease.shard_id,

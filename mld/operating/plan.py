@@ -1,12 +1,13 @@
 """`ActPlan`: the rows that an operator's command would change. Pure.
 
 Each change is one conditional write of one row, with conditions made from the row that was read. So two operators, or
-an operator and a worker, never overwrite each other: the second write is refused, and the command says so. If only part
-of a plan is carried out, because a row has changed or the network failed, each row is either as before or as planned.
-Running the command again plans the rest.
+an operator and a worker, never overwrite each other: the second write is refused, and the command reports that. If only
+part of a plan is carried out, because a row has changed or the network failed, each row is either as before or as
+planned, and the same command can be run again for the rest.
 
-There are two kinds of plans. Plans of steering write rows that workers hold, under the conditions of `leases.writes`.
-Plans for a whole application write rows that the operator holds meanwhile (`operator_hold`), by `held_writes`.
+There are two kinds of plans. Plans that steer a fleet (`steering`) change rows that workers hold, under the conditions
+of `leases.writes`. Plans for a whole application change rows that the operator holds meanwhile (`operator_hold`), by
+the writes of `held_writes`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,9 @@ from mld.leases.table import LeaseWrite, TableScan
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-# The condition is that the row still belongs to this operator and is in no handoff. The id of an operator is made for
-# one run of one command, so nobody else writes a row under it, and its own renewals do not stand in the way.
-
 
 class ActRefusedError(MldError):
-    """A command is refused before it changes anything. The message names the reason and the remedy."""
+    """A command is refused before it has changed anything. The message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,12 @@ class Change:
     """One write of one row."""
 
     words: str
-    """Completes the sentence "SHARD: "."""
+    """What the change does; printed after "KEY: "."""
     write: LeaseWrite[Any]
     place: Place | None = None
-    """The table of the row; None: the lease table."""
+    """The table of the row; None means the lease table."""
     name: str = ""
-    """Name of the row for people, if that is not its key."""
+    """A name of the row for people; empty if that is its key."""
 
     @property
     def key(self) -> str:
@@ -52,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class KeptLines:
-    """A new file with lines: the records that the changes of a plan leave out."""
+    """The records that the changes of a plan leave out, as lines for a new file."""
 
     path: Path
     lines: tuple[str, ...]
@@ -63,13 +61,13 @@ class ActPlan:
     """What a command would do."""
 
     title: str
-    """One line."""
+    """The plan in one line."""
     changes: tuple[Change, ...]
-    """In the order in which they are written."""
+    """They are written in this order."""
     notes: tuple[str, ...] = ()
     """Remarks for the operator."""
     kept: KeptLines | None = None
-    """A file that is written before the first change, and removed if certainly no change was made."""
+    """A file that is written before the first change. It is removed again if certainly no change was made."""
 
 
 class Fate(Enum):
@@ -83,18 +81,18 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A change and its fate."""
+    """What became of a change."""
 
     change: Change
     fate: Fate
     why: str = ""
-    """Reason, unless the change is done."""
+    """The reason, unless the change is done."""
     row: Lease | None = None
     """The row after the write, if the table has returned it."""
 
     @property
     def words(self) -> str:
-        """The fate and its reason, for people."""
+        """The fate and the reason, for people."""
         return f"{self.fate.value}: {self.why}" if self.why else self.fate.value
 
 
@@ -111,7 +109,7 @@ class RawTable:
 
 
 def raw_table(found: Sequence[Row]) -> RawTable:
-    """Parse the rows `found`, and return the table that consists of them."""
+    """Return a table of these rows, with the leases parsed from them."""
     leases, corrupt, others = [], [], []
     for row in found:
         try:

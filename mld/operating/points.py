@@ -1,8 +1,8 @@
-"""`Point`: a place in a stream, as an operator names it on a command line. Pure.
+"""`Point`: a place in a stream, as an operator writes it on a command line. Pure.
 
 It is `trim-horizon`, `latest`, `checkpoint`, `now`, a sequence number (with ``/SUB`` for a user record inside a KPL
-aggregate), or a time: ISO 8601 with a zone, epoch seconds, or how long ago (``2h``, ``1h30m``, ``90s ago``). A time
-becomes epoch seconds at once, so that it means the same moment for every shard.
+aggregate), or a time: ISO 8601 with a zone, epoch seconds, or how long ago (``2h``, ``1h30m``, ``90s ago``). A time is
+turned into epoch seconds at once, so that it means the same moment for every shard.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from enum import Enum
 from mld.core.positions import SEQUENCE_DIGITS_MAX, SUB_MAX, Position
 
 EPOCH_DIGITS_MAX = 11
-"""Epoch seconds will not have more digits for 3,000 years; milliseconds have 13."""
+"""Epoch seconds have no more digits for the next 3,000 years; epoch milliseconds have 13."""
 SEQUENCE_DIGITS_MIN = 21
-"""Sequence numbers of Kinesis have 56 digits; a time in any unit has fewer than this."""
+"""Sequence numbers of Kinesis have 56 digits. A time in any unit has fewer than this."""
 
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _AGO = re.compile(
@@ -35,7 +35,7 @@ _FORMS = {
 class PointKind(Enum):
     TRIM_HORIZON = "trim-horizon"  # the oldest record that is kept
     LATEST = "latest"  # after the newest record
-    CHECKPOINT = "checkpoint"  # where the application's lease row stands
+    CHECKPOINT = "checkpoint"  # the checkpoint in the application's lease row
     TIME = "time"
     SEQUENCE = "sequence"
 
@@ -68,9 +68,9 @@ LATEST_POINT = Point(PointKind.LATEST)
 
 
 def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KINDS) -> Point:
-    """Return the place that `text` names at `now_s` (epoch seconds), one of `kinds`. Raises PointError.
+    """Return the place that `text` names at `now_s` (epoch seconds). Raises PointError, also if it is none of `kinds`.
 
-    Names are not case-sensitive, and may be written as Kinesis does (``TRIM_HORIZON``).
+    Names are not case-sensitive, and may be written as in Kinesis (``TRIM_HORIZON``).
     """
     point = _point(text.strip(), now_s, kinds)
     if point.kind not in kinds:
@@ -91,7 +91,7 @@ def _point(text: str, now_s: float, kinds: Collection[PointKind]) -> Point:
 def _sequence(text: str) -> Point | None:
     """Return the place if the text is a sequence number, else None.
 
-    Raises PointError for a number that may be a sequence number or a time.
+    Raises PointError for a number that is too short for a sequence number and too long for epoch seconds.
     """
     found = _SEQUENCE.fullmatch(text)
     if found is None or (len(found["sequence"]) <= EPOCH_DIGITS_MAX and found["sub"] is None):

@@ -1,4 +1,4 @@
-"""Prints listings: as a table on a terminal, else as plain lines; once, or every few seconds (`--watch`)."""
+"""Prints listings: as a table on a terminal, else as plain lines; once, or again every few seconds (`--watch`)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from mld.operating.naming import with_short_ids
 from mld.properties.printable import printable
 from mld.properties.scrubber import Scrubber
 
-PLAIN_WIDTH = 200  # columns if stdout is no terminal
+PLAIN_WIDTH = 200  # width in columns if stdout is no terminal
 UNBOUNDED_WIDTH = 10_000
-WATCH_PERIOD_S = 5.0  # each look costs a scan of the lease table
+WATCH_PERIOD_S = 5.0  # not less, because each look costs a scan of the lease table
 ROWS_MAX = 500
-"""In longer tables no cell is folded: `rich` needs four seconds for 10,000 rows, which no screen can show."""
+"""A longer table is printed with whole cells: `rich` would need four seconds to fold the cells of 10,000 rows."""
 GAP = "  "
 TABLE_FRAME_LINES = 2  # the head of the table, and the line that counts the rows that do not fit
 
 
 def print_listing(listing: Listing) -> None:
-    """Print to stdout. On a terminal that is too narrow, ids are shortened and cells folded."""
+    """Print the listing to stdout. On a terminal that is too narrow for it, ids are shortened and cells folded."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
     if len(listing.rows) > ROWS_MAX:
@@ -44,13 +44,13 @@ def print_listing(listing: Listing) -> None:
 
 
 def print_wide(listing: Listing) -> None:
-    """Print to stdout, each row on one line, however long the line becomes."""
+    """Print the listing to stdout, each row on one line, however long the line is."""
     _take_any_letter()
     sys.stdout.writelines((*aligned(listing), *(f"{printable(note)}\n" for note in listing.notes)))
 
 
 def _take_any_letter() -> None:
-    """Make stdout print characters that the locale lacks as escapes: names may have such characters."""
+    """Make stdout print characters that the locale cannot encode as escapes; names may have such characters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -58,7 +58,7 @@ def _take_any_letter() -> None:
 async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> NoReturn:
     """Call `look` every few seconds, and show its listing on the whole terminal, as far as it fits.
 
-    If a later look fails, the last listing stays, with a note. Raises the errors of the first look.
+    If a later call fails, the last listing stays, with a note. Errors of the first call are raised.
     """
     from rich.live import Live
 
@@ -86,7 +86,7 @@ def _screen(listing: Listing, trouble: str, console: Console) -> Group:
 
 
 def _fitting(listing: Listing, console: Console) -> Listing:
-    """Return the listing, with short ids if the console is too narrow for it."""
+    """Return the listing; with short ids if the console is too narrow for it."""
     unbounded = console.options.update(max_width=UNBOUNDED_WIDTH)
     if console.measure(_table(listing), options=unbounded).maximum <= console.width:
         return listing
@@ -98,8 +98,8 @@ def _line(text: str) -> Text:
 
 
 def _table(listing: Listing, *, one_line: bool = False) -> Table:
-    """Lay the rows out. Shard ids are never folded. With `one_line` other cells that are too long are
-    cut, not folded.
+    """Lay the rows out as a table. Shard ids are never folded. Other cells that are too long are folded, or cut with
+    `one_line`.
     """
     table = Table(box=None, pad_edge=False)
     for name, to_the_right in listing.columns:
@@ -111,7 +111,7 @@ def _table(listing: Listing, *, one_line: bool = False) -> Table:
 
 
 def aligned(listing: Listing) -> Iterator[str]:
-    """Yield the lines of a long table, each cell as wide as the widest of its column."""
+    """Yield the lines of a table in which each cell is as wide as the widest cell of its column."""
     rows = [tuple(map(printable, row)) for row in listing.rows]
     rows.insert(0, tuple(name for name, _ in listing.columns))
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]

@@ -1,7 +1,7 @@
-"""`mld lag --probe`: asks Kinesis about the shards of a fleet: which there are, and how far behind the silent ones.
+"""`mld lag --probe`: asks Kinesis which shards a stream has, and how far behind those shards are whose lag is unknown.
 
-For each shard whose row has no fresh lag it reads one record after the checkpoint. Few shards are asked at a time,
-because their consumers share the five reads a second. The lag of shards that cannot be asked stays unknown.
+For such a shard it reads one record after the checkpoint. Only a few shards are asked at a time, because the consumers
+of a shard share its five reads a second. The lag of a shard that cannot be asked stays unknown.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mld.retrieval.starting_points import initial_position, starting_point
 
 PROBES_CONCURRENT_MAX = 4
 PROBE_INTERVAL_S = 0.1
-"""Pause after each probe; with `PROBES_CONCURRENT_MAX` at a time 1,000 shards take half a minute."""
+"""Pause after each probe. As `PROBES_CONCURRENT_MAX` shards are asked at a time, 1,000 take half a minute."""
 PROBED = "probed"
 
 
 async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> FleetStatus:
-    """Return the fleet's status, with the lag of silent shards as Kinesis answers it."""
+    """Return the fleet's status, with the lag that Kinesis reports for shards whose lag was unknown."""
     answers: dict[str, int] = {}
     refused: dict[str, StreamError] = {}
     for one, leases in by_stream(settings, silent(status)):
@@ -47,7 +47,7 @@ async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> F
 
 
 async def listed_of(settings: Settings, status: FleetStatus) -> dict[str | None, Listed]:
-    """Return the shards and status of each stream of the file, by label. Streams that refuse are left out."""
+    """Return the shards and status of each stream of the file, by label. Streams that cannot be listed are left out."""
     found: dict[str | None, Listed] = {}
     each: list[tuple[str | None, Settings]] = [(one.name, settings_of_one(settings, one)) for one in settings.streams]
     for label, one in each or [(None, settings)]:
@@ -74,7 +74,7 @@ def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Set
 def silent(status: FleetStatus) -> list[Lease]:
     """Return the leases of shards whose lag is unknown, and for which Kinesis can be asked.
 
-    A checkpoint LATEST names no place in the shard, so there is nothing to ask.
+    It cannot be asked about a checkpoint LATEST, which names no place in the shard.
     """
     return [
         shard.lease
@@ -107,13 +107,14 @@ async def probe(
 
 
 def _after(lease: Lease, initial: InitialPosition) -> StartingPoint:
+    """Return the starting point for a read of the first record after the lease's checkpoint."""
     if lease.checkpoint.number is None:
         return starting_point(lease.checkpoint, initial)
     return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=lease.checkpoint.sequence)
 
 
 def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: float) -> FleetStatus:
-    """Return the status with the lags (milliseconds) that Kinesis answered, marked as probed.
+    """Return the status with the lags (milliseconds) that Kinesis has reported, marked as probed.
 
     Only verdicts that were unknown change.
     """
@@ -122,9 +123,9 @@ def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: floa
         behind_ms = answers.get(shard.key)
         if behind_ms is None:
             return shard
-        told = ShardStatus(PROBED, int(status.taken_s), behind_ms)
+        probed_status = ShardStatus(PROBED, int(status.taken_s), behind_ms)
         if shard.verdict is Verdict.UNKNOWN:
-            return rejudged(shard, told, lag_max_s, is_probed=True)
-        return replace(shard, status=told, age_s=0.0, is_probed=True)
+            return rejudged(shard, probed_status, lag_max_s, is_probed=True)
+        return replace(shard, status=probed_status, age_s=0.0, is_probed=True)
 
     return replace(status, shards=tuple(map(view, status.shards)))

@@ -1,6 +1,7 @@
 """`RecordView`: a record of a stream as commands show it, to people as text and to programs as plain values. Pure.
 
-Data of a producer is not trusted: the size of opened payloads is bounded, and control characters are never printed.
+The data of a producer is not trusted. The size of a payload that is opened is bounded, and control characters are never
+printed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _ALLOWED_CONTROLS = "\n\t\r"
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The data of a record, opened as far as possible."""
+    """The data of a record, decompressed if possible."""
 
     data: bytes
     opened: tuple[str, ...] = ()
-    """Formats that were opened, such as gzip."""
+    """The formats that were opened, such as gzip."""
     note: str = ""
-    """Why the data could not be opened."""
+    """Why the data could not be opened; empty if it was opened, or has no known format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class RecordView:
 
     sequence: str
     sub: int
-    """Number of the record within its aggregate."""
+    """Number of the user record within its KPL aggregate."""
     partition_key: str
     arrived_ms: int
     size: int
@@ -81,7 +82,7 @@ def headline(record: RecordView) -> str:
 
 
 def body(payload: Payload) -> str:
-    """Return the payload as readable text, cut off if it is long."""
+    """Return the payload as readable text, of which a long one is cut off."""
     kind, value = read(payload.data)
     if kind == "json":
         return _cut(printable_lines(json.dumps(value, indent=2, ensure_ascii=False)))
@@ -96,8 +97,8 @@ def _cut(text: str) -> str:
 
 
 def read(data: bytes) -> tuple[str, Any]:
-    """Return the kind of a payload (`json`, `text` or `bytes`) and its value: the parsed JSON, a
-    string, or the bytes.
+    """Return the kind of a payload (`json`, `text` or `bytes`) and its value: the parsed JSON, a string, or the
+    bytes.
     """
     try:
         text = data.decode("utf-8")
@@ -113,7 +114,7 @@ def read(data: bytes) -> tuple[str, Any]:
 
 
 def hex_dump(data: bytes) -> str:
-    """Return a hex dump: offset, 16 bytes, and their printable characters in each line."""
+    """Return a hex dump. Each line has an offset, 16 bytes, and those of them that are printable, as text."""
     lines = []
     for start in range(0, min(len(data), HEX_BYTES_MAX), HEX_COLUMNS):
         part = data[start : min(start + HEX_COLUMNS, HEX_BYTES_MAX)]
@@ -132,7 +133,7 @@ def _time(epoch_ms: int) -> str:
 
 
 def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
-    """Return one record in plain values; the payload is `json`, `text` or `base64`."""
+    """Return one record in plain values. The field of the payload is called `json`, `text` or `base64`."""
     kind, value = read(record.payload.data)
     return {
         "shardId": shard_id,

@@ -1,8 +1,8 @@
 """`mld replay`: gives a span of a shard to a record processor.
 
-The code that starts the child and talks to it is that of the daemon, so the child sees the same as in production: the
-same lines, batches of the same size, and the same answers to its checkpoints. The checkpoints are judged by the same
-rules and shown, but not stored. The child has no time limits, because a debugger may be attached to it.
+The daemon's own code starts the child and talks to it. So the child sees the same as in production: the same lines,
+batches of the same size, and the same answers to its checkpoints. The checkpoints are judged by the same rules and
+shown, but not stored. The child has no time limits, because a debugger may be attached to it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import initial_position
 from mld.tracking.stream_list import account_and_name
 
-WARN_AFTER_S = 86_400.0 * 365  # never, because a debugger may hold the child
+WARN_AFTER_S = 86_400.0 * 365  # in effect never, because a debugger may hold the child
 STOP_TIMEOUT_S = 86_400.0
-"""A debugger may hold the child while it ends, too."""
+"""As long as that, because a debugger may hold the child while it ends, too."""
 WORKER_ID = "replay"
 UNKNOWN_EPOCH = 1
-"""Epoch of a stream if neither the settings nor the table nor the service says when it was created."""
+"""Epoch of a stream of which neither the settings nor the table nor the service reports when it was created."""
 CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
@@ -54,14 +54,14 @@ CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 @dataclass(slots=True)
 class Replayer:
-    """One replay, and its progress."""
+    """One replay, with its progress."""
 
     settings: Settings
     shard_id: str
     start: SpanStart
     until: Point
-    """The last record, if a sequence number; if a time, the span ends before the first record that arrived then or
-    later. The tip of the shard ends any span.
+    """Where the span ends. A sequence number is that of the last record. With a time, the span ends before the first
+    record that arrived then or later. Every span ends at the tip of the shard.
     """
     streams: Streams
     host: ProcessorHost
@@ -75,11 +75,11 @@ class Replayer:
     last: Position | None = None
     checkpoint: Position | None = None
     in_hand: str = ""
-    """The message that the processor got last."""
+    """The message that was last sent to the processor."""
     failure: str | None = None
     """Why the processor failed; None if it processed the span."""
     ended: str = ""
-    """How the child's process ended."""
+    """How the child process ended."""
     _range: CheckpointRange = field(init=False)
     _processor: Processor | None = None
 
@@ -87,7 +87,7 @@ class Replayer:
         self._range = CheckpointRange.starting_at(self.start.after)
 
     async def run(self) -> None:
-        """Give the processor the records of the span, then end it. The child has ended afterwards in any case.
+        """Give the processor the records of the span, then end it. In any case the child has ended afterwards.
 
         Raises StreamError and ChildStartError.
         """
@@ -101,13 +101,14 @@ class Replayer:
                 self.ended = await processor.kill()
 
     async def _drive(self) -> None:
+        """Start the child, and lead it through a whole life: initialize, the batches of the span, and the end."""
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
         most = self.settings.reader.records_max
-        treated = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, logs_fields=False)
+        unlimited = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, logs_fields=False)
         reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
-        page = await reader.page(most)  # before the child is started: a span that cannot be read needs none
+        page = await reader.page(most)  # before the child starts: if the span cannot be read, no child is needed
         child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
-        self._processor = processor = Processor(child, self.shard_id, self.clock, treated, self._checkpoint)
+        self._processor = processor = Processor(child, self.shard_id, self.clock, unlimited, self._checkpoint)
         name = self.start.name
         self.in_hand = "initialize"
         await processor.initialize(Initialize(self.shard_id, name.sequence, name.sub, self.stream))
@@ -148,7 +149,7 @@ class Replayer:
             raise ProcessorError("answered shardEnded without a successful checkpoint")
 
     async def _cut(self, page: RawPage) -> tuple[ChildBatch, bool]:
-        """Return the part of the page that is in the span, and whether the span ends within the page."""
+        """Return the part of the page that is in the span, and whether the span ends within this page."""
         batch = page.after(self.start.after, self.hash_range)
         until = self.until
         if until.kind not in (PointKind.TIME, PointKind.SEQUENCE) or batch.largest is None:
@@ -161,7 +162,7 @@ class Replayer:
         return (Part(wanted, page.millis_behind_latest) if wanted else page.after(batch.largest)), True
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Judge a checkpoint as a consumer does, but show the position instead of storing it."""
+        """Judge a checkpoint as the daemon does, but print the position instead of storing it."""
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 say(f"checkpoint refused: {reason}")
@@ -235,7 +236,7 @@ async def run_replay(
 
 
 async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
-    """Return the label of the stream for the processor, from the lease table or else from the service."""
+    """Return the label of the stream for the processor: from the lease if there is one, else from the service."""
     summary = await streams.describe()
     if lease is not None and lease.stream is not None:
         return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)
@@ -256,8 +257,8 @@ def _tell(done: Replayer) -> int:
 
 
 class _ChildWords(logging.Handler):
-    """Prints the child's stderr as it is; of the log only warnings, and lines of the child's stdout
-    that are no answer.
+    """Prints the child's stderr as it is, and of the log the warnings and the lines of the child's stdout that are not
+    answers. The rest of the log is not printed.
     """
 
     def __enter__(self) -> None:

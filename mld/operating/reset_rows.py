@@ -1,4 +1,4 @@
-"""The rows of an application, or of one shard, that begins at another place. Pure."""
+"""The rows of an application, or of one shard, that is to start at another place. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
 
 @dataclass(frozen=True, slots=True)
 class ResetRows:
-    """The rows that a reset wants."""
+    """The rows as a reset wants them."""
 
     puts: tuple[Lease, ...]
-    """Rows to create, or to change existing ones into, in this order."""
+    """Rows to create, or into which existing rows are changed; in this order."""
     deletes: tuple[str, ...] = ()
-    """Keys of rows to delete afterwards."""
+    """Keys of rows that are deleted afterwards."""
     notes: tuple[str, ...] = ()
 
 
@@ -29,7 +29,7 @@ def whole_reset(
 ) -> Steps[ResetRows]:
     """Return the rows of an application in which each shard of `begin` starts at its position in `positions`.
 
-    `begin` are the shards that were open at that place: they cover all hash keys, and none descends from another.
+    `begin` are the shards that were open at that place. They cover all hash keys, and none descends from another.
     """
     graph = yield from ShardGraph.steps(begin)
     puts = yield from ancestors_first(graph, {shard.shard_id: positions[shard.shard_id] for shard in begin})
@@ -38,10 +38,10 @@ def whole_reset(
 
 
 def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: Sequence[Lease]) -> Steps[ResetRows]:
-    """Return the rows that make one listed shard start at `position`, and leave all others where they are.
+    """Return the rows that make one listed shard start at `position`. All other shards keep their places.
 
-    Raises ActRefusedError for a shard that has no row because an ancestor is still being read: with a row it would
-    start too soon.
+    Raises ActRefusedError if the shard has no row because an ancestor is not read to its end. With a row the shard
+    would start before the ancestor has ended.
     """
     shard = graph.shards[shard_id]
     rows = {lease.key: lease for lease in existing}
@@ -59,7 +59,7 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
         further = yield from graph.below([key])
         if further & rows.keys():
             passed.append(key)
-    # The youngest first: a complete row must not be written before the rows of its children.
+    # The youngest descendants first: the row of an ended shard must not be written before the rows of its children.
     ended = [
         replace(new_lease(graph.shards[key], SHARD_END), children=frozenset(graph.children.get(key, ())))
         for key in sorted(passed, key=id_order, reverse=True)
@@ -77,7 +77,7 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
 
 
 def words_of(target: Lease, row: Lease | None) -> str:
-    """Return the change of a row in words, which complete the sentence "SHARD: "."""
+    """Return the change of a row in words, to be printed after "SHARD: "."""
     if row is None:
         return f"new row at {target.checkpoint}"
     if row.checkpoint == target.checkpoint:
@@ -86,7 +86,9 @@ def words_of(target: Lease, row: Lease | None) -> str:
 
 
 def direction(old: Position, new: Position) -> str:
-    """Return ``back`` if the move reads records again, ``forward`` if it skips some, ``aside`` if neither is known."""
+    """Return ``back`` if the move makes records be read again, ``forward`` if it skips records, ``aside`` if it is
+    unknown which.
+    """
     if old.is_shard_end or new.sequence == TRIM_HORIZON.sequence:
         return "back"
     if new.number is None or new.is_shard_end:
@@ -97,7 +99,7 @@ def direction(old: Position, new: Position) -> str:
 
 
 def is_like(row: Lease, target: Lease) -> bool:
-    """Return whether the row is already as a reset wants it, apart from its owner."""
+    """Return whether the row is as the reset wants it, except for its owner."""
     return (
         row.checkpoint == target.checkpoint
         and row.pending is None
@@ -109,5 +111,5 @@ def is_like(row: Lease, target: Lease) -> bool:
 
 
 def is_of_another_shard(row: Lease, target: Lease) -> bool:
-    """Return whether the row belongs to a shard with the same name in a deleted stream: it has another hash range."""
+    """Return whether the row belongs to a shard of the same name in a deleted stream, which its hash range shows."""
     return row.hash_range not in (None, target.hash_range)

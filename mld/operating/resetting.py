@@ -1,7 +1,7 @@
 """`mld reset`: makes the application, or one shard, start at another place.
 
-First the place is turned into a checkpoint for each shard (`boundaries`), while no lease is held. Then the rows are
-written. If the command breaks off, running it again does the rest: rows that are already right are not written.
+First the place is turned into a checkpoint for each shard (`boundaries`); no lease is held meanwhile. Then the rows are
+written. If the command breaks off, it can be run again: rows that are right already are not written.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ NO_TIME = (
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A reset, made once from the stream. It can be planned against the rows as often as needed."""
+    """What a reset wants, found in the stream once. It can then be planned against the rows as often as needed."""
 
     point: Point
     shard_id: str | None
-    """The shard to reset; None: all."""
+    """The shard to reset; None means all shards."""
     shards: tuple[Shard, ...]
-    """All listed shards."""
+    """All shards that Kinesis lists."""
     begin: tuple[Shard, ...] = ()
-    """The shards that were open at the place."""
+    """The shards that were open at the place; empty if only one shard is reset."""
     positions: Mapping[str, Position] = field(default_factory=dict)
-    """Checkpoint for each shard that is reset."""
+    """The checkpoint of each shard that is reset."""
 
     def rows(self, leases: tuple[Lease, ...]) -> ResetRows:
-        """Return the rows that the reset wants. Raises ActRefusedError."""
+        """Return the rows as the reset wants them. Raises ActRefusedError."""
         if self.shard_id is None:
             return finish(whole_reset(self.begin, self.positions, leases))
         graph = ShardGraph(self.shards)
         return finish(shard_reset(graph, self.shard_id, self.positions[self.shard_id], leases))
 
     def plan(self, table: RawTable, me: str) -> ActPlan:
-        """Return the changes that are left to write, for the operator `me`. Raises ActRefusedError."""
+        """Return the changes that are left to write for the operator `me`. Raises ActRefusedError."""
         rows = self.rows(table.scan.leases)
         seen = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
@@ -108,8 +108,8 @@ class Reset:
 async def reset_to(
     app: Application, asked: Asked, point: Point, stream: str | None, shard: str | None, *, stop_fleet: bool
 ) -> int:
-    """Make the application, or one shard, start at `point`; return the exit code. Raises
-    ActRefusedError, TableError.
+    """Make the application, or one shard, start at `point`; return the exit code. Raises ActRefusedError,
+    TableError.
     """
     app = await app.of_stream(stream)
     seen = await app.require_table()
@@ -118,7 +118,7 @@ async def reset_to(
 
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:
-    """Find the checkpoint that the place means in each shard. Raises ActRefusedError, StreamError."""
+    """Find the checkpoint that the place means in each shard. Raises ActRefusedError, StreamError, TableError."""
     if point.kind is PointKind.TIME and app.kind is StreamKind.DYNAMODB:
         raise ActRefusedError(NO_TIME)
     shards = await app.shards(table, are_replaced=shard_name is None)
@@ -146,6 +146,7 @@ async def _one_shard(app: Application, shards: tuple[Shard, ...], point: Point, 
 
 
 async def _filter_of(app: Application, point: Point) -> ShardFilter:
+    """Return the filter with which Kinesis lists the shards that were open at the place."""
     if point.kind is PointKind.LATEST:
         return ShardFilter(ShardFilterType.AT_LATEST)
     if point.kind is PointKind.TRIM_HORIZON:
@@ -153,11 +154,12 @@ async def _filter_of(app: Application, point: Point) -> ShardFilter:
     assert point.time_s is not None
     created_ms = (await app.streams.describe()).created_ms
     if created_ms is not None and point.time_s * 1000 <= created_ms:
-        return ShardFilter(ShardFilterType.AT_TRIM_HORIZON)  # no shard was open then
+        return ShardFilter(ShardFilterType.AT_TRIM_HORIZON)  # no shard was open at that time yet
     return ShardFilter(ShardFilterType.AT_TIMESTAMP, point.time_s)
 
 
 async def _boundary(app: Application, shard: Shard, point: Point) -> Position:
+    """Return the checkpoint that makes the shard start at the place."""
     match point.kind:
         case PointKind.TRIM_HORIZON:
             return TRIM_HORIZON

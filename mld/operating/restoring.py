@@ -1,4 +1,4 @@
-"""`mld restore`: puts the leases of a file back into the table, and for the stream, that they were saved from."""
+"""`mld restore`: puts the leases of a file back into the table, if they are of the stream that the command is for."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from mld.tracking.stream_rows import within_stream
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The leases of a file; other rows in it are not restored."""
+    """The leases of a file. The other rows in the file are not restored."""
 
     header: BackupHeader
     leases: tuple[Lease, ...]
     rows: Mapping[str, Row]
-    """The rows of these leases as they were saved, by key."""
+    """The rows of these leases as they are in the file, by key."""
     stream: str | None = None
-    """Identifier of the stream of these leases, if the file has leases of several streams."""
+    """Identifier of the stream to which these leases belong, if the file has leases of several streams."""
 
 
 def read_saved(path: Path) -> Saved:
-    """Read the leases in a file of `mld export`. Raises ActRefusedError for a lease that cannot be
-    read, BackupError.
+    """Read the leases in a file of `mld export`. Raises ActRefusedError if a lease cannot be read or there is none;
+    BackupError.
     """
     header, lines = read_backup(path)
     leases: dict[str, Lease] = {}
@@ -69,7 +69,7 @@ def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | Non
     """Return the leases of the stream that is to be restored, with plain shard ids as keys.
 
     `setting` is that stream, if the properties file names several. Raises ActRefusedError if the saved file has no
-    lease of the stream, or if it is unclear which of its streams is meant.
+    lease of the stream, or if several of its streams may be meant.
     """
     ids = streams_in(saved.leases)
     if not ids:
@@ -87,7 +87,11 @@ def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | Non
 
 
 def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
-    """Return the identifier of the stream that the properties file names; if it was made again, the newest one."""
+    """Return the identifier of the stream that the properties file names; of a stream that was made again, the newest.
+
+    Raises ActRefusedError if the saved file has no lease of that stream, or if streams of several accounts have the
+    name.
+    """
     account, name = None, settings.stream_name
     if settings.stream_arn is not None:
         account, name = account_and_name(settings.stream_arn)
@@ -119,7 +123,9 @@ def require_same_table(saved: Saved, application: str, table: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """A restoration, made once from the file and the listed shards. It can be planned as often as needed."""
+    """What a restoration wants, found once from the file and the listed shards. It can then be planned as often as
+    needed.
+    """
 
     saved: Saved
     graph: ShardGraph
@@ -159,12 +165,18 @@ class Restoration:
         )
 
     def _is_odd(self, row: Lease) -> bool:
-        """Return whether the row cannot belong to its shard, so that its checkpoint was never reached there."""
+        """Return whether the row cannot belong to its shard. Then the shard was never read up to the row's
+        checkpoint.
+        """
         shard = self.graph.shards.get(row.key)
         return shard is not None and oddity(shard, row) is not None
 
     def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Return the keys of rows that the file lacks: first those to delete, then those to keep; each oldest first."""
+        """Return the keys of rows that the file lacks: first the rows to delete, then the rows to keep; each oldest
+        first.
+
+        A row is deleted if its shard descends from one that the file has as unfinished, because it is read again later.
+        """
         unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
         below = finish(self.graph.below(unfinished))
         newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
@@ -211,7 +223,7 @@ async def restore_from(
             id_ = await _identifier(app, app.setting, seen.table)
         app = replace(app, stream=id_)
         seen = replace(seen, table=of_stream(seen.table, id_))
-    shards = await app.shards()  # without a check: the file may replace rows of another stream in the table
+    shards = await app.shards()  # without the table's rows: the file may replace rows of another stream
     foreign = finish(foreign_evidence(shards, saved.leases))
     if foreign is not None:
         raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
@@ -222,7 +234,7 @@ async def restore_from(
 
 
 async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
-    """Return the identifier for the leases of the stream in the table. Raises ActRefusedError, StreamError."""
+    """Return the identifier that the stream's leases get in the table. Raises ActRefusedError, StreamError."""
     summary = await app.streams.describe()
     found = identify(
         setting.name,

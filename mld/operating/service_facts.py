@@ -1,6 +1,8 @@
-"""What the systemd unit of a daemon has to say: how mld is started here, and what it needs of this machine.
+"""`ServiceFacts`: everything that goes into the systemd unit of a daemon: its command, and what it needs of this
+machine.
 
-`mld.operating.service_unit` makes the text of the unit from these facts."""
+`mld.operating.service_unit` makes the text of the unit from these facts.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +38,26 @@ _SPARK_PATHS = ("pipeline", "files")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """Facts for the unit of a service. Paths are absolute."""
+    """The facts for the unit of one service. Paths are absolute."""
 
     name: str
     """Name of the service, as in ``systemctl status NAME``."""
     stream: str
     command: tuple[str, ...]
-    """Starts the daemon, with the properties file and overrides."""
+    """The command line that starts the daemon, with the properties file and overrides."""
     grace_s: float
     child_stop_s: float
-    """Seconds between the steps that end a child."""
+    """Seconds between the steps that end a child process."""
     user: str | None = None
-    """An existing account; None: systemd makes one up while the service runs."""
+    """An existing account; None if systemd is to make one up while the service runs."""
     group: str | None = None
     working_directory: str | None = None
-    """None: the state directory."""
+    """None means the service's state directory."""
     search_path: str | None = None
     python_path: str | None = None
     writable: tuple[str, ...] = ()
     is_in_home: bool = False
-    """Whether one of these paths is below /home, /root or /run/user."""
+    """Whether a path that the service uses is below /home, /root or /run/user."""
     makes_code: bool = False
     """Whether the children may compile code while they run, as a JVM or Node.js does."""
     is_spark: bool = False
@@ -71,12 +73,12 @@ def service_name(settings: Settings) -> str:
 
 
 class UnitRefused(Exception):
-    """The unit cannot be made. The message is one sentence with the remedy."""
+    """Raised if the unit cannot be made. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """How the current command was started: its program, interpreter, directory and environment."""
+    """How the present command was started: its program, interpreter, directory and environment."""
 
     argv0: str
     python: str
@@ -139,6 +141,7 @@ def service_of(
 
 
 def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None:
+    """Raise UnitRefused if an override has a secret in it."""
     for text in overrides:
         name = text.partition("=")[0].strip()
         holds = any(len(secret) >= SECRET_CHARACTERS_MIN and secret in text for secret in secrets)
@@ -162,7 +165,7 @@ def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
 
 
 def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
-    """Return the path of the processor's program, and the search path that a service needs to find it, if any."""
+    """Return the path of the processor's program, and a search path if a service needs one to find the program."""
     if "/" in word:
         return str((around.directory / word).absolute()), None
     beside = str(Path(around.python).parent)
@@ -174,7 +177,7 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
 
 
 def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words of a command, and settings of Spark, that may name a file or module by a relative path."""
+    """Yield words of a command, and settings of Spark, that may name a file or module by a relative path."""
     for before, word in zip(["", *words], words, strict=False):
         if before == "-m":
             module = word.split(".")[0]
@@ -187,13 +190,15 @@ def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[
 
 
 def _is_here(word: str, directory: Path) -> bool:
-    """Return whether the word names a file below this directory. The word `.` does not count: it fits any directory."""
+    """Return whether the word names a file below this directory. The word `.` does not count, because it fits any
+    directory.
+    """
     names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
     return names_one and (directory / word).exists()
 
 
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
-    """Yield directories, besides those of the service, that the daemon or its children write to."""
+    """Yield the directories, other than the service's own, to which the daemon or its children write."""
     found: list[str] = []
     letter = loaded.settings.child.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
@@ -222,6 +227,7 @@ def _references(files: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _remarks(service: ServiceFacts, file: str) -> Iterator[str]:
+    """Yield sentences on what the operator has to do besides installing the unit."""
     if service.is_in_home:
         yield "something it needs is below a home directory, which the unit has to show: move it to /opt, /etc and /var"
     if service.user is None:

@@ -1,4 +1,4 @@
-"""`unit`: the text of the systemd unit of a daemon, made from `ServiceFacts`.
+"""`unit`: makes the text of a daemon's systemd unit from `ServiceFacts`.
 
 docs/use/running.md explains which rights each line of the unit takes away, and which it leaves. The template is
 `templates/mld.service`.
@@ -14,12 +14,14 @@ from mld.operating.service_facts import ServiceFacts, UnitRefused
 from mld.properties.printable import printable
 
 STOP_MARGIN_S = 15.0
-"""Time after the grace, for giving leases back (5 s) and for cleaning up after the last worker (10 s)."""
+"""Time after the grace period, for giving leases back (5 s) and cleaning up after the last worker (10 s)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 
 
 def unit(service: ServiceFacts) -> str:
-    """Return the text of ``NAME.service``. Raises UnitRefused if a name would break or join lines of the unit."""
+    """Return the text of ``NAME.service``. Raises UnitRefused if a value has a character that would break a line of it,
+    or join two.
+    """
     directory = service.working_directory
     values: dict[str, Value] = {
         "name": service.name,
@@ -47,7 +49,7 @@ def unit(service: ServiceFacts) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return the text with % doubled, which else begins a specifier of systemd."""
+    """Return the text with each % doubled, because a single % begins a specifier of systemd."""
     return text.replace("%", "%%")
 
 

@@ -1,4 +1,4 @@
-"""The kinds of faults of single open shards, each from the shard's verdict. Pure."""
+"""The kinds of faults of single open shards; the shard's verdict decides which one it has. Pure."""
 
 from __future__ import annotations
 

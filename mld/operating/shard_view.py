@@ -1,8 +1,9 @@
-"""One shard as operators see it: a verdict in one word, and why. Pure.
+"""`ShardView`: one shard as operators see it: a verdict in one word, and the reason for it. Pure.
 
-A renewal also writes lag and activity into the lease row (`leases.lease.ShardStatus`), so one scan of the table is
-enough. A status that is older than two renewals counts as unknown, never as zero. The same holds for shards whose
-workers write no status, such as Java's."""
+Each renewal also writes lag and activity into the lease row (`leases.lease.ShardStatus`), so one scan of the table is
+enough. A status that is older than two renewals counts as unknown, never as zero. So does the status of shards whose
+workers write none, such as Java's.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +23,17 @@ from mld.operating.durations import duration
 
 RENEWALS_UNTIL_UNKNOWN = 2
 LAG_MAX_S = 60.0
-"""A shard that is further behind than this is lagging, unless the operator names another bound."""
+"""A shard that is further behind than this is lagging, unless the operator gives another limit."""
 THROTTLED = "the lease table is throttled"
 AHEAD_MAX_S = 60.0
-"""How far in the future a stored time may be. Beyond that one of the two clocks is wrong, and the time is ignored."""
+"""How far in the future a stored time may be. If it is further, one of the two clocks is wrong, and the time is
+ignored.
+"""
 REPORT_RULES = ReportRules()
 
 
 class Verdict(Enum):
-    """How a shard is, the worst first. An operator should look at all but OK and ENDED."""
+    """The state of a shard, the worst first. Except for OK and ENDED, an operator should look at the shard."""
 
     STOPPED = "stopped"  # it has no live owner
     UNREADABLE = "unreadable"  # all reads of it fail
@@ -45,9 +48,9 @@ class Verdict(Enum):
 
 
 RANKS: Mapping[str, int] = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
-"""Rank of each verdict by its word; the worst is 0."""
+"""Rank of each verdict, by its word; 0 is the worst."""
 TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
-_TOLD: Mapping[str, Verdict] = {
+_BY_ACTIVITY: Mapping[str, Verdict] = {
     ShardActivity.UNREADABLE.value: Verdict.UNREADABLE,
     ShardActivity.PARKED.value: Verdict.PARKED,
     ShardActivity.FAILING.value: Verdict.FAILING,
@@ -55,16 +58,16 @@ _TOLD: Mapping[str, Verdict] = {
 
 
 def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owner_dead: bool) -> Verdict:
-    """Return the verdict on a shard. `status` is its fresh status, None without one."""
+    """Return the verdict on a shard. `status` is its status if that is fresh, else None."""
     if lease.is_complete:
         return Verdict.ENDED
     if lease.actual_owner is None or is_owner_dead:
         return Verdict.STOPPED
     if lease.paused is not None:
         return Verdict.PAUSED
-    told = None if status is None else _TOLD.get(status.activity)
-    if told is not None:
-        return told
+    by_activity = None if status is None else _BY_ACTIVITY.get(status.activity)
+    if by_activity is not None:
+        return by_activity
     if lease.failing_now is not None:
         return Verdict.FAILING
     if status is None or status.behind_ms is None:
@@ -75,46 +78,48 @@ def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owne
 
 
 def clocks_disagree(ahead_s: float) -> str:
-    """Return a sentence for a stored time that is `ahead_s` seconds in the future."""
+    """Return words on a stored time that is `ahead_s` seconds in the future."""
     return f"clocks disagree: what was written last is {duration(ahead_s)} in the future"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRules:
-    """The settings of the fleet that views depend on, and the operator's limit for lag."""
+    """The settings of the fleet on which views depend, and the operator's limit for the lag."""
 
     lease_duration_s: float
     reports: ReportRules = REPORT_RULES
     lag_max_s: float = LAG_MAX_S
     is_throttled: bool = False
-    """Whether the table is known to refuse writes for lack of capacity: then a silent worker may be alive."""
+    """Whether the table is known to refuse writes for lack of capacity. Then a worker that writes nothing may be
+    alive.
+    """
 
     @property
     def fresh_s(self) -> float:
-        """How old a status may be, in seconds, to count as fresh."""
+        """Age in seconds up to which a status counts as fresh."""
         return RENEWALS_UNTIL_UNKNOWN * self.lease_duration_s / RENEWALS_PER_LEASE
 
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One lease row, as operators see it."""
+    """A lease row and the verdict on its shard."""
 
     lease: Lease
     verdict: Verdict
     status: ShardStatus | None
-    """The fresh status; None if the row has none, or only an old one."""
+    """The status in the row, if it is fresh; else None."""
     age_s: float | None
-    """Age of the status in the row, fresh or not, in seconds; None if the row has none."""
+    """Age in seconds of the status in the row, fresh or not; None if the row has none."""
     is_probed: bool = False
     """Whether the lag comes from Kinesis (`probes.probed`), not from the row."""
     label: str | None = None
-    """Label of its stream, among several."""
+    """Label of its stream, if the application reads several."""
     why: str | None = None
     """Reason for the verdict in words; None if the shard is well, or no reason is known."""
 
     @property
     def state(self) -> str:
-        """One word: the activity of the consumer if the shard is well, else the verdict."""
+        """One word: the activity of its consumer if the verdict is OK, else the verdict."""
         if self.verdict is not Verdict.OK or self.status is None:
             return self.verdict.value
         is_slow = self.status.activity == ShardActivity.STALLED.value  # but its lag is within the operator's limit
@@ -131,7 +136,7 @@ class ShardView:
 
     @property
     def owner(self) -> str | None:
-        """The worker that works on the shard now."""
+        """The worker that has the shard now."""
         return self.lease.actual_owner
 
     @property
@@ -145,12 +150,13 @@ class ShardView:
 
     @property
     def share(self) -> tuple[float, float] | None:
-        """Begin and end of its hash range, as shares of all hash keys, from 0 to 1."""
+        """Start and end of its hash range, as fractions of all hash keys, from 0 to 1."""
         keys = self.lease.hash_range
         return None if keys is None else share_of(keys)
 
 
 def view_shard(lease: Lease, dead: Collection[str], now_s: float, rules: ViewRules) -> ShardView:
+    """Return the view of a shard, made from its lease row. `dead` are the workers that count as dead."""
     reported = lease.status
     age_s = None if reported is None else now_s - reported.at_s
     fresh = reported if age_s is not None and -AHEAD_MAX_S <= age_s <= rules.fresh_s else None
@@ -160,20 +166,20 @@ def view_shard(lease: Lease, dead: Collection[str], now_s: float, rules: ViewRul
 
 
 def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
-    """Return the view of a living worker's shard, judged again by a status that is fresher than its row."""
+    """Return the view of a living worker's shard, judged again by a status that is newer than the row's."""
     verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
     why = _why(view.lease, verdict, status)
     return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
 
 
 def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: float) -> ShardView:
-    """Return the view of a shard that the looking worker holds itself, judged by its own metrics."""
+    """Return the view of a shard whose lease this worker holds itself, judged by its own metrics."""
     status = ShardStatus(own.activity_at(wall_s).value, int(wall_s), own.lag_ms(wall_s), why=own.why_at(wall_s))
     return rejudged(view, status, lag_max_s)
 
 
 def own_view(own: ShardMetrics, worker: str, wall_s: float, lag_max_s: float) -> ShardView:
-    """Return the view of a shard that the looking worker holds itself, made of its own metrics without any row."""
+    """Return the view of a shard whose lease this worker holds itself, made from its own metrics without the row."""
     view = view_without_row(own, worker, wall_s)
     is_paused = own.activity_at(wall_s) is ShardActivity.PAUSED
     paused = replace(view, lease=replace(view.lease, paused="by an operator")) if is_paused else view
@@ -181,8 +187,8 @@ def own_view(own: ShardMetrics, worker: str, wall_s: float, lag_max_s: float) ->
 
 
 def view_without_row(own: ShardMetrics, worker: str, wall_s: float) -> ShardView:
-    """Return the view, without status and verdict, of a shard that the looking worker holds but whose
-    row is unknown.
+    """Return the view, without status and verdict, of a shard whose lease this worker holds but whose row it has not
+    read.
     """
     lease = Lease(own.key, TRIM_HORIZON, owner=worker)
     return ShardView(lease, Verdict.UNKNOWN, None, None, label=own.stream_label, why=own.why_at(wall_s))
@@ -219,5 +225,5 @@ def furthest(shards: Iterable[ShardView]) -> float | None:
 
 
 def share_of(keys: HashRange) -> tuple[float, float]:
-    """Return begin and end of a hash range as shares of all hash keys, from 0 to 1."""
+    """Return start and end of a hash range as fractions of all hash keys, from 0 to 1."""
     return keys.start / (HASH_KEY_MAX + 1), (keys.end + 1) / (HASH_KEY_MAX + 1)

@@ -1,8 +1,8 @@
 """Plans of the commands that steer a running fleet: move, release, drain, pause, resume, restart-child, skip. Pure.
 
-Leases move by the usual handoff: the row names the next owner; the present owner finishes its batch, lets its child
-checkpoint, and transfers the lease (leases#handoff-on-the-owner-side). Workers of mld and of KCL 3.x both do so. In the
-modes of KCL 2.x workers take leases themselves, so there a lease can only be released.
+Leases move by the usual handoff. The row names the next owner; the present owner finishes its batch, lets its child
+checkpoint, and transfers the lease (leases#handoff-on-the-owner-side). Workers of mld and of KCL 3.x both do this. In
+the modes of KCL 2.x workers take leases by themselves, so there a lease can only be released.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from mld.operating.shard_view import ShardView, Verdict
 from mld.operating.worker_view import JAVA, UNREPORTED, WorkerView
 
 PIN_S = 3_600
-"""How long leaders of mld leave a lease where an operator has put it, unless that worker stops or dies."""
+"""How long leaders of mld leave a lease with the worker to which an operator moved it, unless that worker stops or
+dies.
+"""
 IN_2X = (
     "the fleet works by the rules of KCL 2.x, where each worker takes leases by itself: release the shard instead, or "
     "stop the worker"
@@ -31,7 +33,7 @@ IN_2X = (
 
 
 def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> ActPlan:
-    """Plan to move one shard to the worker `target`, and to pin it there for `PIN_S`. Raises ActRefusedError."""
+    """Plan to move one shard to the worker `target`, and to keep it there for `PIN_S`. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     view = _open_shard(fleet, shard)
     worker = _living(fleet, target)
@@ -50,7 +52,8 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
 
 
 def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, is_3x: bool) -> ActPlan:
-    """Plan to move shards to other workers, those with the fewest leases first, at most `leases_max` leases each.
+    """Plan to move shards to other workers, first to those with the fewest leases. No worker gets more than
+    `leases_max`.
 
     In the modes of 2.x the shards are only taken from their owners. Raises ActRefusedError.
     """
@@ -74,7 +77,7 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 def plan_drain(
     fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
 ) -> ActPlan:
-    """Plan to mark a worker as drained, so that others get leases before it, and to move its leases to others.
+    """Plan to mark a worker as drained, so that other workers get leases before it, and to move its leases to them.
 
     Raises ActRefusedError.
     """
@@ -127,7 +130,7 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
 
 
 def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Plan to ask the holder of a shard to kill the child and start a new one. Raises ActRefusedError."""
+    """Plan to ask the holder of a shard's lease to kill the child and start a new one. Raises ActRefusedError."""
     view = _open_shard(fleet, shard)
     if view.owner is None:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
@@ -141,8 +144,8 @@ def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
     """Plan to mark records, each ``SEQUENCE`` or ``SEQUENCE/SUB``, in their shard's row, so that they are not
     delivered.
 
-    Older marks stay, because a batch may hold several such records; marks that the checkpoint has passed are removed.
-    Raises ActRefusedError.
+    Marks of earlier commands stay, because a batch may hold several such records, except for marks that the checkpoint
+    has passed. Raises ActRefusedError.
     """
     view = _open_shard(fleet, shard)
     lease = view.lease
@@ -168,7 +171,9 @@ def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
 
 
 def end_of(record: str) -> Position:
-    """Return the position of ``SEQUENCE/SUB``; for ``SEQUENCE`` that of the last user record it may hold."""
+    """Return the position of ``SEQUENCE/SUB``; for ``SEQUENCE`` the position of the last user record that it may
+    hold.
+    """
     sequence, _, sub = record.partition("/")
     return Position(sequence, int(sub) if sub else SUB_MAX)
 
@@ -221,7 +226,7 @@ def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
     """Return the loads of the workers that may get leases of the workers `without`.
 
-    These are other living workers of the same application that are not drained.
+    These are the other living workers of the same application, except for drained ones.
     """
     loads = loads_of(view.lease for view in fleet.shards)
     own = {worker.application for worker in fleet.workers if worker.worker in without} - {None}
@@ -242,6 +247,9 @@ def _need_others(fleet: FleetStatus, without: set[str]) -> None:
 
 
 def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tuple[list[Change], tuple[str, ...]]:
+    """Return changes that move the leases to other workers, and notes on leases that do not move. Raises
+    ActRefusedError if there is no other worker.
+    """
     owners = {lease.actual_owner for lease in leases if lease.actual_owner is not None}
     _need_others(fleet, owners)
     moving = {lease.key: lease for lease in leases if lease.handoff_to is None}
@@ -255,7 +263,7 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
 
 
 def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
-    """Return a change that moves the lease to `target`, by a handoff if its owner lives."""
+    """Return a change that moves the lease to `target`; if its owner is not known to be dead, by a handoff."""
     if lease.handoff_to is not None:
         raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
     owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)
@@ -272,6 +280,6 @@ def _title(verb: str, leases: Sequence[Lease]) -> str:
 
 
 def _on_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
-    """Return a change of a worker's report, which must exist."""
+    """Return a change of a worker's report. The write is refused if there is no report."""
     write = writes.yes_or_no("drain", name, Condition.present(reports.UPDATED_AT), condition, **more)
     return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

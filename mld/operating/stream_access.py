@@ -1,7 +1,7 @@
-"""`SpanReader`: reads a shard from outside the fleet, without a lease, and without hindering its consumers.
+"""`SpanReader`: reads a shard for a command, without a lease, and without slowing the shard's consumers much.
 
-It reads one page at a time, and leaves half of Kinesis's five reads a second to others. When Kinesis throttles, it
-waits longer and longer. It never skips records: after an error it continues after the last record of the last page.
+It reads one page at a time, and leaves half of Kinesis's five reads a second to the consumers. If Kinesis throttles, it
+waits longer and longer. It never skips records: after an error it goes on after the last record of the last page.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from mld.retrieval.reader_factory import LABELS, kind_of, service_name, streams_
 from mld.retrieval.starting_points import starting_point
 
 READ_INTERVAL_S = 0.4
-"""Pause between two reads: Kinesis allows five reads a second and shard, for all consumers together."""
+"""Pause between two reads. Kinesis allows all readers of a shard together five reads a second."""
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 10.0
 FAILURES_MAX = 5
-"""Reading is given up after this many errors in a row, throttling not counted."""
+"""After this many errors in a row, not counting throttled requests, reading is given up."""
 EMPTY_PAGES_MAX = 2_000
-"""Empty pages in a row that are read at most: Kinesis returns many for a long time without records."""
+"""At most this many empty pages are read in a row. Kinesis returns many of them for a long time without records."""
 PAGE_RECORDS = 1_000
 REQUEST_TIMEOUT_S = 30.0
 
 
 class SpanError(StreamError):
-    """A place or a shard cannot be read. The text says what to do."""
+    """A place or a shard cannot be read. The text tells what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanStart:
-    """Where reading begins."""
+    """Where the reading of a shard starts."""
 
     start: StartingPoint
-    """The starting point that Kinesis is asked for."""
+    """The starting point for which Kinesis is asked."""
     after: Position
     """Records up to this position are dropped."""
     name: Position
@@ -63,7 +63,7 @@ class SpanStart:
 
 
 def span_start(point: Point, shard_id: str, lease: Lease | None, initial: InitialPosition) -> SpanStart:
-    """Return the start for the place `point`. `lease` is needed only for ``checkpoint``. Raises SpanError."""
+    """Return the start for the place `point`. Only ``checkpoint`` needs `lease`. Raises SpanError."""
     match point.kind:
         case PointKind.TRIM_HORIZON:
             return SpanStart(StartingPoint(IteratorType.TRIM_HORIZON), TRIM_HORIZON, TRIM_HORIZON)
@@ -85,7 +85,7 @@ def span_start(point: Point, shard_id: str, lease: Lease | None, initial: Initia
 
 
 def _before(position: Position) -> Position:
-    """Return the last position before this one."""
+    """Return the last possible position before this one."""
     if position.sub:
         return Position(position.sequence, position.sub - 1)
     number = int(position.sequence)
@@ -101,7 +101,7 @@ async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
 
 
 class SpanReader:
-    """Reads one shard from a starting point on."""
+    """Reads one shard from a starting point on, page by page."""
 
     def __init__(self, streams: Streams, clock: Clock, shard_id: str, start: StartingPoint) -> None:
         self._streams = streams
@@ -118,7 +118,7 @@ class SpanReader:
         self.throttled = 0
 
     async def page(self, limit: int) -> RawPage:
-        """Read the next page, which may be empty, once the pause is over. Raises StreamError."""
+        """Read the next page, which may be empty, after the pause between reads. Raises StreamError."""
         assert not self.is_over, "nothing follows the end of a shard"
         failures = 0
         while True:
@@ -155,7 +155,7 @@ class SpanReader:
         return page
 
     async def page_with_records(self) -> RawPage | None:
-        """Read the next page that is not empty; None at the tip or the end. Raises StreamError."""
+        """Read the next page that is not empty; return None at the tip or the end of the shard. Raises StreamError."""
         for _ in range(EMPTY_PAGES_MAX):
             if self.is_over or self.is_at_tip:
                 return None
@@ -171,7 +171,7 @@ class SpanReader:
 
 
 async def all_shards(streams: Streams) -> dict[str, Shard]:
-    """List the shards of a stream, by their ids. Raises StreamError."""
+    """Return the shards of a stream, by their ids. Raises StreamError."""
     found: dict[str, Shard] = {}
     token = None
     while True:
@@ -182,15 +182,15 @@ async def all_shards(streams: Streams) -> dict[str, Shard]:
 
 
 def arrival_ms(record: FramedRecord) -> int:
-    """Return when it reached Kinesis, in epoch milliseconds."""
+    """Return when the record arrived in Kinesis, in epoch milliseconds."""
     value = record.fields()["approximateArrivalTimestamp"]
     assert isinstance(value, int)
     return value
 
 
 def framed_records(page: Page, after: Position, hash_range: HashRange | None = None) -> list[FramedRecord]:
-    """Return the user records of a page after a position, with aggregates opened; with `hash_range`
-    only its records.
+    """Return the user records of a page that come after a position, with aggregates opened. `hash_range` limits the
+    user records of aggregates to those of the shard.
     """
     splitter = Splitter()
     return [record for piece in page.after(after, hash_range).line() for record in splitter.feed(piece)]
@@ -207,7 +207,7 @@ async def peek_at(
     *,
     follow: bool = False,
 ) -> int:
-    """Show up to `count` records in order, and return their number. It ends at the tip, unless `follow` is set.
+    """Show up to `count` records in order, and return their number. Without `follow` it ends at the tip.
 
     Raises StreamError.
     """
@@ -221,7 +221,7 @@ async def peek_at(
 
 
 def _views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
-    """Yield the user records of a page after the start, as a record processor would get them."""
+    """Yield the user records of a page that come after the start, as a record processor would get them."""
     batch = page.after(start.after)
     for fields in json.loads(b"".join(batch.line()))["records"]:
         view = view_of(fields)

@@ -1,6 +1,7 @@
 """The commands on one shard of a stream: `mld peek` shows records, `mld replay` gives them to a record processor.
 
-Neither takes a lease nor writes to a table."""
+Neither of them takes a lease or writes to a table.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ RECORDS_SHOWN = 10
 
 
 def _chosen(asked: Asked) -> ChosenShard:
-    """Return the shard that the first argument means, with the help of the lease table; exit if there is none."""
+    """Return the shard that the first argument means; the lease table is read if the argument fits several streams.
+    Exit with 1 if there is no such shard.
+    """
     settings = asked.settings()
     try:
         return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))

@@ -22,13 +22,13 @@ NO_STREAM = "check streamName or streamArn, regionName and the account of the cr
 
 
 class StreamProbe:
-    """Examines the streams of an `Examination`, and notes their shards there."""
+    """Examines the streams of an `Examination`, and stores their shards in it."""
 
     def __init__(self, exam: Examination) -> None:
         self._exam = exam
 
     async def examine(self) -> None:
-        """Examine the stream, or each of several; findings about one of several begin with its name."""
+        """Examine the stream, or each of several streams; then each finding begins with the name of its stream."""
         settings = self._exam.settings
         if not settings.is_multi_stream:
             await self._stream()
@@ -60,7 +60,7 @@ class StreamProbe:
                 self._exam.found.append(await self._consumer(service, summary))
 
     async def _table_stream(self) -> None:
-        """Examine the stream of a DynamoDB table, by the calls with which the daemon reads it."""
+        """Examine the stream of a DynamoDB table, with the same calls as those of the daemon."""
         async with self._exam.reached("dynamodbstreams"):
             pass
         operation = "DescribeStream"
@@ -87,6 +87,7 @@ class StreamProbe:
         return {"StreamName": self._exam.settings.stream_name, **({} if arn is None else {"StreamARN": arn})}
 
     async def _reads(self, service: BotoService) -> None:
+        """Try the calls by which the daemon lists and reads a stream of Kinesis."""
         about = "reading"
         try:
             async with streams_of(self._exam.settings) as streams:
@@ -105,7 +106,7 @@ class StreamProbe:
         except ProbeEnded as ended:
             if not self._exam.settings.reader.by_fan_out:
                 raise
-            # Subscriptions do not need GetRecords; only the proof that records were lost to retention does.
+            # Subscriptions do not need GetRecords. It is only needed to prove that records were lost to retention.
             found: Diagnosis = ended.args[0]
             raise ProbeEnded(
                 warn(about, f"{found.words}; losses to retention cannot be proved", found.remedy)
@@ -116,6 +117,7 @@ class StreamProbe:
         self._exam.found.append(ok(about, words))
 
     async def _consumer(self, service: BotoService, summary: Mapping[str, Any]) -> Diagnosis:
+        """Return the finding about the daemon's consumer of enhanced fan-out."""
         fanout = self._exam.settings.fanout
         name = fanout.consumer_arn or fanout.consumer_name
         params = {"StreamARN": summary["StreamARN"], "ConsumerName": name}
@@ -130,7 +132,7 @@ class StreamProbe:
 
 
 def _under(name: str, found: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Return the findings about one of several streams, with its name in front."""
+    """Return the findings about one of several streams, each with the stream's name in front."""
     return [replace(one, about=f"{name}: {one.about}") for one in found]
 
 

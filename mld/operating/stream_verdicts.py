@@ -1,4 +1,4 @@
-"""The kinds of faults that rows of the lease table show beside the shards that the stream lists. Pure."""
+"""The kinds of faults that show if the rows of the lease table are compared with the shards of the stream. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mld.tracking.stream_rows import within_stream
 
 
 def _leases_of(seen: FleetSight, label: str | None) -> dict[str, Lease]:
-    """Return the leases of a stream by shard id, in the form of a table of that stream alone."""
+    """Return the leases of a stream by shard id, as they would be in a table of only this stream."""
     shards = () if seen.fleet is None else seen.fleet.shards
     return {one.lease.shard_id: within_stream(one.lease) for one in shards if one.label == label}
 

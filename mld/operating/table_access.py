@@ -1,7 +1,7 @@
 """Reads the rows of a table for a command, and writes the changes of its plan one after the other.
 
-A refusal is final, because the row is not what the plan saw. A write that was certainly not applied (throttling) is
-tried again; one that may have been applied is reported as unknown, never as done.
+If a write is refused, it is not repeated, because the row is not as the plan saw it. A write that was certainly not
+applied (throttling) is repeated. A write that may have been applied is reported as unknown, never as done.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2
 SCAN_TIMEOUT_S = 20.0
 READ_AGAIN_S = (0.5, 1.0, 2.0)
-"""Pauses before a page of the table that could not be read is asked for again."""
+"""Pauses before another attempt to read a page of the table."""
 
 Report: TypeAlias = Callable[[Outcome], None]
 
 
 async def read_table(calls: TableCalls, clock: Clock) -> RawTable:
-    """Read every row. Raises TableError, after some tries; TableMissingError if there is no such table."""
+    """Read every row. Raises TableError if a page cannot be read in several attempts; TableMissingError if there is no
+    such table.
+    """
     found: list[Row] = []
     params: dict[str, Any] = {"ConsistentRead": True}
     while True:
@@ -51,7 +53,9 @@ async def _page(calls: TableCalls, clock: Clock, params: dict[str, Any]) -> Mapp
 async def carry_out(
     plan: ActPlan, table_of: Callable[[Change], LeaseTable], clock: Clock, *, report: Report = lambda _: None
 ) -> Sequence[Outcome]:
-    """Write every change of the plan, in its order; what became of each. A failure does not stop the others."""
+    """Write every change of the plan, in its order, and return the outcomes. After a failure the others are still
+    written.
+    """
     outcomes = []
     for change in plan.changes:
         outcome = await write_change(change, table_of(change), clock)
@@ -61,7 +65,7 @@ async def carry_out(
 
 
 async def write_change(change: Change, table: LeaseTable, clock: Clock) -> Outcome:
-    """Send one change; what became of it."""
+    """Send one change, and return its outcome."""
     pause_s = THROTTLED_PAUSE_S
     for attempt in range(1, THROTTLED_TRIES_MAX + 1):
         try:

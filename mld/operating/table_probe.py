@@ -1,4 +1,4 @@
-"""The part of `mld doctor` that examines the lease table: whether it is there, may be used, and holds good rows."""
+"""The part of `mld doctor` that examines the lease table: whether it exists, may be used, and has sound rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mld.properties.values import ClientVersionConfig
 
 
 class TableProbe:
-    """Examines the lease table of an `Examination`, and the tables that fleets up to KCL 3.4 have beside it."""
+    """Examines the lease table of an `Examination`, and the two other tables of fleets up to KCL 3.4."""
 
     def __init__(self, exam: Examination) -> None:
         self._exam = exam
@@ -34,6 +34,7 @@ class TableProbe:
             await self._exam.run(self._table(service), self._legacy_tables(service))
 
     async def _table(self, service: BotoService) -> None:
+        """Examine the lease table itself, then the permissions for its rows, then the rows."""
         settings = self._exam.settings
         name = settings.lease_table.name
         try:
@@ -55,7 +56,9 @@ class TableProbe:
         await self._rows(created.timestamp() if isinstance(created, datetime) else None)
 
     async def _is_3x(self) -> bool:
-        """Return whether this worker would work by the rules of 3.x, according to its settings or else to the table."""
+        """Return whether a worker with these settings would work by the rules of 3.x. If the settings leave that open,
+        the table decides.
+        """
         configured = self._exam.settings.fleet.client_version
         if configured is not None:
             return configured is ClientVersionConfig.VERSION_3X
@@ -68,7 +71,7 @@ class TableProbe:
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
         """Return the reports in the table where fleets up to KCL 3.4 keep them.
 
-        Reports in the lease table itself are gone with it.
+        It is called if the lease table does not exist, so that reports in the lease table are gone, too.
         """
         place = Place(self._exam.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
@@ -77,8 +80,8 @@ class TableProbe:
             return ()
 
     async def _legacy_tables(self, service: BotoService) -> None:
-        """Examine the tables in which fleets up to KCL 3.4 kept reports and the leader's lock; every
-        start reads them.
+        """Examine the tables in which fleets up to KCL 3.4 kept reports and the leader's lock. Every start reads
+        them.
         """
         about, settings = "fleet tables", self._exam.settings
         there, found = [], []
@@ -94,9 +97,7 @@ class TableProbe:
         ]
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> None:
-        """Try each call on rows. The writes are refused in any case: their condition needs a row that
-        does not exist.
-        """
+        """Try each call on rows. No write is ever applied, because its condition needs a row that does not exist."""
         about, name = "table permissions", self._exam.settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
         never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
@@ -123,6 +124,7 @@ class TableProbe:
         self._exam.require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
     async def _rows(self, created_s: float | None) -> None:
+        """Examine the lease rows, and the workers that share the table."""
         try:
             async with fleet_reader(self._exam.settings) as reader:
                 status = await reader.look()

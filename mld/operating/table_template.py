@@ -1,4 +1,4 @@
-"""The lease table as mld creates it, as a template of Terraform or CloudFormation."""
+"""Code of Terraform or CloudFormation for the lease table as mld creates it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from mld.properties.values import BillingMode
 
 
 def lease_table(settings: Settings, template: str) -> str:
-    """Return the lease table as mld creates it, as ``lease-table.tf`` or, for CloudFormation, ``lease-table.json``."""
+    """Return the code for the lease table; `template` is ``lease-table.tf`` (Terraform) or ``lease-table.json``
+    (CloudFormation).
+    """
     is_terraform = template.endswith(".tf")
     text = quoted if is_terraform else json.dumps
     is_provisioned = settings.lease_table.billing_mode is BillingMode.PROVISIONED
@@ -33,11 +35,13 @@ def lease_table(settings: Settings, template: str) -> str:
 
 
 def resource_name(application: str) -> str:
-    """Return the application's name in the form that Terraform accepts for a resource."""
+    """Return the application's name in a form that Terraform accepts as the name of a resource."""
     name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
     return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
 
 
 def quoted(text: str) -> str:
-    """Return the text as a string of Terraform's language, with ${ and %{ escaped, which begin templates there."""
+    """Return the text as a string of Terraform's language. In it ${ and %{ would begin templates, so they are
+    escaped.
+    """
     return json.dumps(text).replace("${", "$${").replace("%{", "%%{")

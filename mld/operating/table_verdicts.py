@@ -1,4 +1,4 @@
-"""The kinds of faults that rows of the lease table show by themselves. Pure."""
+"""The kinds of faults that the rows of the lease table show without a comparison with the stream. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.naming import names_of
 
 YOUNGER_S = 5.0
-"""Difference that proves a new table: workers wait a lease duration, which is longer, before they make one again."""
+"""How much younger than its rows a table must be to count as made again. Workers wait for a lease duration, which is
+longer, before they create a deleted table.
+"""
 AGE_TOLD_S = 2 * 86_400.0
 UNEVEN_HOLD_S = 600.0
-"""Longer than handoffs, and than most acts of operators, leave the leases uneven."""
+"""How long workers may stay uneven before an alert: handoffs and most acts of operators are over by then."""
 
 
 @kind(
@@ -53,7 +55,7 @@ def _table_younger(seen: FleetSight) -> Iterator[Found]:
     created_s, fleet = seen.table_created_s, seen.fleet
     if fleet is None or created_s is None or fleet.taken_s - created_s > AGE_TOLD_S:
         return
-    first_s = min(fleet.times_told, default=created_s)
+    first_s = min(fleet.times_mentioned, default=created_s)
     if first_s < created_s - YOUNGER_S:
         words = f"it is younger than its rows: made at {iso_time(created_s)}, and they tell of {iso_time(first_s)}"
         remedy = f"find out who deleted or restored it; {seen.command('events')} shows how it went on"
@@ -168,7 +170,7 @@ def _nothing_open(seen: FleetSight) -> Iterator[Found]:
 
 
 def _rows_of(seen: FleetSight) -> tuple[int, int] | None:
-    """Return the number of leases in the table, and of those for open shards; None if neither is known."""
+    """Return the number of leases in the table, and the number of leases of open shards; None if neither is known."""
     if seen.fleet is not None:
         return len(seen.fleet.shards), len(seen.fleet.open_shards)
     return None if seen.own is None else seen.own.rows

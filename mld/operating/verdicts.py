@@ -1,17 +1,18 @@
 """`faults_of`: everything that is wrong with a fleet, as pages, commands, probes, metrics and alerts show it. Pure.
 
-To add a kind of fault
+To add a kind of fault:
 
-1. give `FleetSight`, `Own` or `Listed` (`mld.operating.fleet_sight`) a field for the fact that shows the fault, if none
-   does yet; its default means *not known*;
-2. write the generator that finds the fault, in `worker_verdicts`, `table_verdicts` or `stream_verdicts`, under
-   `@kind(name, severity, meaning, first, runbook)`. It yields a `Found` for each subject: words, and the remedy with
-   file and shard filled in. `FaultKind` describes what else can be declared.
+1. Give `FleetSight`, `Own` or `Listed` (`mld.operating.fleet_sight`) a field for the fact that shows the fault, unless
+there is one. The default of the field means *not known*.
+2. Write the generator that finds the fault, in `worker_verdicts`, `table_verdicts` or `stream_verdicts`, and decorate
+it with `@kind(name, severity, meaning, first, runbook)`. It yields a `Found` for each subject, with words and the
+remedy, in which file and shard are filled in. `FaultKind` describes the other things that can be declared.
 
-All else follows from the declaration: notes and exit codes of `mld lag`, `leases`, `workers` and `status`, a line of
-`mld doctor`, the page, `mld_faults{kind=…}`, an alert with its runbook (generated, unless `templates/alerts.yaml` has a
-rule of the name in `alert`), the notifier, and with `probe` a failing probe. Tests ask for the heading in
-docs/use/operations.md and for a row in the table of docs/use/status-page.md. Green means: no fault.
+Everything else follows from the declaration: notes and exit codes of `mld lag`, `leases`, `workers` and `status`, a
+line of `mld doctor`, the page, `mld_faults{kind=…}`, an alert with its runbook (generated, unless
+`templates/alerts.yaml` has a rule with the name in `alert`), the notifier, and with `probe` a failing probe. Tests
+require the heading in docs/use/operations.md and a row in the table of docs/use/status-page.md. A fleet without faults
+is called green.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import replace
 
 from mld.core.steps import SLICE, Steps, at_once
 
-# The modules that declare the kinds, in the order in which faults are shown.
+# The modules that declare kinds. Faults are shown in the order of this list.
 # isort: off
 from mld.operating import worker_verdicts, table_verdicts, stream_verdicts, shard_verdicts  # noqa: F401
 
@@ -40,7 +41,7 @@ from mld.operating.shard_verdicts import UNTOLD
 from mld.operating.shard_view import ShardView, Verdict
 
 OWN_SLICE = 50
-"""Shards of a worker that are judged (20 µs each) before other tasks of the loop get their turn."""
+"""So many shards of a worker are judged (20 µs each) before other tasks of the event loop get their turn."""
 
 
 def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
@@ -55,7 +56,7 @@ def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
 
 
 def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[tuple[FleetFault, ...]]:
-    """Return the faults that a worker knows of without reading any table. `shards` are those that it holds."""
+    """Return the faults that a worker knows of without reading any table. `shards` are those whose leases it holds."""
     views = []
     for number, view in enumerate(shards):
         if number % OWN_SLICE == 0:
@@ -65,7 +66,7 @@ def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[
 
 
 def general_faults(seen: FleetSight) -> list[FleetFault]:
-    """Return all faults but those of single shards."""
+    """Return all faults except those of single shards."""
     found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(seen)]
     hidden = {(name, fault.stream) for fault in found for name in KINDS[fault.kind].hides}
     return [fault for fault in found if (fault.kind, fault.stream) not in hidden]
@@ -96,15 +97,17 @@ def _kind_of(shard: ShardView) -> str:
 
 
 def short_name(shard: ShardView) -> str:
-    """Return the shortest name by which commands accept the shard: ``3``, or ``orders:3`` among several streams."""
+    """Return the shortest name that commands accept for the shard: ``3``, or ``orders:3`` if there are several
+    streams.
+    """
     head, _, number = shard.lease.shard_id.rpartition("-")
     plain = str(int(number)) if head == "shardId" and number.isascii() and number.isdigit() else shard.lease.shard_id
     return shlex.quote(plain if shard.label is None else f"{shard.label}:{plain}")
 
 
 def is_green(faults: Iterable[FleetFault], *, strictly: bool) -> bool:
-    """Return whether a command that looks exits with 0: no fault wakes somebody; with `strictly` there
-    is none at all.
+    """Return whether a command that looks at a fleet exits with 0: no fault wakes somebody (severity PAGE), or with
+    `strictly` there is no fault at all.
     """
     return not any(strictly or fault.severity is Severity.PAGE for fault in faults)
 

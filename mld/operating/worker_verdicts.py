@@ -1,6 +1,6 @@
-"""The kinds of faults that a worker finds by itself: in its own state, and in the answers of the services. Pure.
+"""The kinds of faults that a worker finds by itself: in its own state, and in the answers of services. Pure.
 
-They are found in `Own`. `mld.operating.verdicts` says how kinds are declared.
+Most are found in `FleetSight.own`. `mld.operating.verdicts` explains how kinds are declared.
 """
 
 from __future__ import annotations

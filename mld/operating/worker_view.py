@@ -1,7 +1,8 @@
-"""One worker as operators see it: whether it lives, where it runs, and its share of the leases. Pure.
+"""`WorkerView`: one worker as operators see it: whether it is alive, where it runs, and its share of the leases. Pure.
 
-Anything that a worker writes shows that it lives: its report, or the status in a lease row. A table that refuses writes
-makes no worker count as dead."""
+Anything that a worker writes shows that it is alive: its report, or the status in a lease row. If the table refuses
+writes for lack of capacity, a worker does not count as dead because it writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +28,17 @@ from mld.operating.shard_view import (
 )
 
 JAVA, UNREPORTED = "java", "unknown"
-"""Kinds of workers that are not known to run mld: one whose reports are like those of Java, and one without reports."""
+"""Kinds of workers that are not known to run mld: ``java`` for one whose reports are like Java's, ``unknown`` for one
+without reports.
+"""
 END_SHOWN_S = 3600.0
-"""A dead worker without leases is shown for this long."""
+"""How long a dead worker without leases is still shown."""
 NO_REPORT = "of KCL 2.x, which never reports, or gone"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a worker runs, according to its report. None: the report does not say."""
+    """Where a worker runs, according to its report. A value that the report lacks is None."""
 
     host: str | None = None
     pid: str | None = None
@@ -45,9 +48,9 @@ class WorkerPlace:
 
     @classmethod
     def of(cls, report: WorkerReport) -> WorkerPlace:
-        """Return the place in a report."""
-        told, started = report.mld, report.mld.get("started")
-        return cls(told.get("host"), told.get("pid"), None if started is None else int(started), told.get("meter"))
+        """Return the place that a report names."""
+        own, started = report.mld, report.mld.get("started")
+        return cls(own.get("host"), own.get("pid"), None if started is None else int(started), own.get("meter"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +59,27 @@ class WorkerView:
 
     worker: str
     kind: str
-    """``mld``, with the version if it reports; ``java``; or ``unknown`` if it has no report and no status in any row.
+    """``mld``, with the version if the worker has a report; ``java``; or ``unknown`` if it has neither a report nor a
+    status in a row.
     """
     leases: int
     share: float
     """Its share of all open leases, from 0 to 1."""
     is_alive: bool | None
-    """None if unknown: a worker without reports shows only by renewals whether it lives."""
+    """None if unknown: whether a worker without reports is alive shows only in its renewals."""
     is_leader: bool
     heard_s: float | None
-    """Seconds since it wrote its report or the status of a lease, by its clock; None if it never did."""
+    """Seconds since it wrote its report or the status of a lease, by the time that it wrote; None if it never did."""
     cpu_percent: float | None
     behind_s: float | None
-    """Lag of its shard that is furthest behind; None if no lag is known."""
+    """Lag in seconds of its shard that is furthest behind; None if no lag is known."""
     drained: str | None = None
-    """The operator who has drained the worker, when and why, in words; None if it is not drained."""
+    """In words: the operator who has drained the worker, when, and why; None if it is not drained."""
     why: str | None = None
-    """How the worker ended, or why it is unknown whether it lives."""
+    """How the worker ended, or why it is unknown whether it is alive."""
     place: WorkerPlace = WorkerPlace()
     application: str | None = None
-    """Differs between workers of different applications that share a table (`reports.application_of`)."""
+    """A name that differs between workers of different applications that share a table (`reports.application_of`)."""
 
     @property
     def where(self) -> str:
@@ -85,7 +89,7 @@ class WorkerView:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the time that it wrote last is in the future, so that its clock or ours is wrong."""
+        """Whether the time that it wrote last is in the future. Then its clock or ours is wrong."""
         return self.heard_s is not None and self.heard_s < -AHEAD_MAX_S
 
 
@@ -99,6 +103,11 @@ def worker_steps(
     now_s: float,
     rules: ViewRules,
 ) -> Steps[tuple[WorkerView, ...]]:
+    """Return the views of all workers that report, own a lease, or have been found dead lately, sorted by their ids.
+
+    `heard` has the latest time that a worker wrote, `silent` the workers whose latest time is too old, and `ends` when
+    each dead worker was found dead, and by which worker.
+    """
     owned: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
     open_count = 0
     for number, shard in enumerate(shards):
@@ -113,7 +122,7 @@ def worker_steps(
         report, own = reports.get(worker), owned.get(worker, [])
         heard_at_s, end = heard.get(worker), ends.get(worker)
         if own and (end is None or report is not None or heard_at_s is None or heard_at_s > end[0]):
-            end = None  # it lives, as far as its rows say
+            end = None  # it has written since, so that it counts as alive
         is_silent = worker in silent
         is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
         if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
@@ -121,7 +130,7 @@ def worker_steps(
         views.append(
             WorkerView(
                 worker=worker,
-                kind=_kind(report, tells=any(shard.age_s is not None for shard in own)),
+                kind=_kind(report, has_status=any(shard.age_s is not None for shard in own)),
                 leases=len(own),
                 share=len(own) / open_count if open_count else 0.0,
                 is_alive=is_alive,
@@ -147,9 +156,9 @@ def _life(
     is_silent: bool,
     is_throttled: bool,
 ) -> tuple[bool | None, str | None]:
-    """Return whether a worker lives (None: unknown), and how it ended or why that is unknown.
+    """Return whether a worker is alive (None: unknown), and how it ended or why that is unknown.
 
-    `end` is the time when another worker found it dead, and the name of that worker.
+    `end` is when another worker found it dead, and the id of that worker.
     """
     if heard_at_s is not None and heard_at_s - now_s > AHEAD_MAX_S:
         return None, clocks_disagree(heard_at_s - now_s)
@@ -162,18 +171,18 @@ def _life(
     return not is_silent, None
 
 
-def _kind(report: WorkerReport | None, *, tells: bool) -> str:
+def _kind(report: WorkerReport | None, *, has_status: bool) -> str:
     """Return the program that a worker runs: ``mld`` with its version, ``java`` or ``unknown``.
 
-    `tells`: the rows of its leases have a status, which only mld writes.
+    `has_status`: a row of its leases has a status, which only mld writes.
     """
     if report is not None:
         return f"mld {report.mld['version']}" if "version" in report.mld else JAVA
-    return "mld" if tells else UNREPORTED
+    return "mld" if has_status else UNREPORTED
 
 
 def _cpu(report: WorkerReport | None) -> float | None:
-    """Return the CPU in percent by which a leader judges the worker; None if the worker measures none."""
+    """Return the CPU in percent by which a leader judges the worker; None if the report has no measured CPU."""
     if report is None or is_default(report) or "C" not in report.samples:
         return None
     return average(report.samples["C"], REPORT_RULES.ema_alpha)
