@@ -1,1 +1,1 @@
-"""The process: wiring, a worker's life, signals, the service manager, several workers of one file."""
+"""The daemon's process: how a worker is put together, its life, signals, the service manager, and groups of workers."""

@@ -1,8 +1,8 @@
-"""Tells the service manager how the worker is: started, alive, its status in words, stopping.
+"""Notifies the service manager that the worker has started, is alive, or is stopping, and sends its status in words.
 
-`Announcements` decides which notifications are due; `announcing` asks it at every change of the worker's phase, and
+`Announcements` decides which notifications are due; `announcing` calls it at every change of the worker's phase, and
 regularly in between. While a loop of the worker makes no progress (as `/livez` shows) no sign of life is sent, so the
-service manager restarts the process. A hanging event loop has the same effect, because `announcing` runs on that loop.
+service manager restarts the process. If the event loop hangs, the same happens, because `announcing` runs on it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mld.metrics.progress import LateLoop
 log = logging.getLogger(__name__)
 
 STATUS_PERIOD_S = 3.0
-"""A changing status is sent at most this often."""
+"""Shortest time between two texts of the status."""
 EXTENSION_S = 20.0
-"""Time that each request for more time asks for, during a start or a stop."""
+"""During a start or a stop, each request for more time asks for so much."""
 EXTEND_PERIOD_S = 5.0
 DRAIN_MARGIN_S = 60.0
-"""A stop may take this much longer than the grace, to end children, give leases back and close connections. If it takes
-longer still, it hangs, and no more time is asked for.
+"""After the grace period for children, a stop may take this much longer, to give leases back and close connections. If
+it takes longer still, it hangs, and no more time is asked for.
 """
 TICK_MAX_S = 1.0
 
@@ -55,7 +55,10 @@ class Announcements:
         self._is_late = False
 
     def step(self, now: float, phase: LifePhase, late: Sequence[LateLoop], text: str) -> None:
-        """Send what is due at `now`. `late` are the loops that make no progress; `text` is the status in words."""
+        """Send the notifications that are due at `now`.
+
+        `late` are the loops that make no progress; `text` is the status in words.
+        """
         is_new = phase is not self._phase
         if is_new:
             self._phase, self._since, self._extended_at = phase, now, None
@@ -65,11 +68,13 @@ class Announcements:
         if not late:
             self._extend(now, phase)
             self._keep_alive(now)
-        self._tell(now, _hanging(late) if late else text, at_once=is_new)
+        self._send_status(now, _hanging(late) if late else text, at_once=is_new)
 
     def _extend(self, now: float, phase: LifePhase) -> None:
-        """Ask the service manager for more time: for any start, because a start gives up by itself; for a stop only as
-        long as a stop may take, because a longer one must be hanging.
+        """Ask the service manager for more time during a start or a stop.
+
+        A start may take any time, because it gives up by itself. A stop that takes longer than it may must be hanging,
+        so no more time is asked for.
         """
         if phase is LifePhase.RUNNING or not _is_due(now, self._extended_at, EXTEND_PERIOD_S):
             return
@@ -84,7 +89,7 @@ class Announcements:
             self._manager.alive()
             self._alive_at = now
 
-    def _tell(self, now: float, text: str, *, at_once: bool) -> None:
+    def _send_status(self, now: float, text: str, *, at_once: bool) -> None:
         if text != self._text and (at_once or now - self._text_at >= STATUS_PERIOD_S):
             self._manager.status(text)
             self._text, self._text_at = text, now
@@ -133,7 +138,7 @@ async def announcing(
             return LifePhase.STOPPING
         return LifePhase.RUNNING if initialized.is_set() else LifePhase.STARTING
 
-    async def tell() -> None:
+    async def announce() -> None:
         while True:
             now = phase()
             words = text() if now is LifePhase.RUNNING else now.value
@@ -146,5 +151,5 @@ async def announcing(
                 for one in waiting:
                     one.cancel()
 
-    async with in_background(tell, "telling the service manager", clock):
+    async with in_background(announce, "telling the service manager", clock):
         yield

@@ -1,4 +1,4 @@
-"""`assemble`: makes a worker from settings, over any implementations of the ports, from the bottom up."""
+"""`assemble`: makes a worker from settings and from implementations of the ports, for AWS or for a simulation."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def assemble(
     metrics: Metrics | None = None,
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
 ) -> Worker:
-    """Return a worker over any implementations of the ports. `dynamo` is the service behind `table`.
+    """Return a worker that uses these implementations of the ports. `dynamo` is the service behind `table`.
 
-    `place` says where the worker runs, and is part of its reports (`reports.OWN_MEMBERS`). With `polls_on_a_beat`
-    readers at the tip wake together (`retrieval.pacing`), which saves CPU on a real machine only. `letters` is required
-    if the settings have a dead letter. `prepare` decodes records that were written with a schema registry.
+    `place` describes where the worker runs, and is part of its reports (`reports.OWN_MEMBERS`). With `polls_on_a_beat`
+    readers at the tip wake together (`retrieval.pacing`), which saves CPU, but only on a real machine. `letters` is
+    required if the settings have a dead letter. `prepare` decodes records that were written with a schema registry.
     """
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
@@ -87,7 +87,7 @@ def assemble(
         keeper=keeper,
         taker=LeaseTaker(keeper, visible),
         clock=clock,
-        rng=_apart(rng),
+        rng=_independent(rng),
         detect_load=detect_load,
         place=place,
         status_of=status_of_key,
@@ -136,8 +136,11 @@ def _streams(
     return FollowedStreams(tracking, leases, recent, opener.open, follower, on_change=signals.changed.set)
 
 
-def _apart(rng: Random) -> Random:
-    """Return another generator, seeded by the state of `rng`, so that draws of one do not shift draws of the other."""
+def _independent(rng: Random) -> Random:
+    """Return a generator that is seeded from the state of `rng`, without drawing from it.
+
+    So the number of draws from one does not change the numbers that the other yields.
+    """
     twin = Random()
     twin.setstate(rng.getstate())
     return Random(twin.getrandbits(64))

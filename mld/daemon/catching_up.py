@@ -1,4 +1,4 @@
-"""Decides when `mld run --until-caught-up` may end. Pure; `until_tip` carries the decisions out.
+"""Decides when `mld run --until-caught-up` may end. Pure; `until_tip` acts on the decisions.
 
 The run has caught up when each row of the lease table is one of these:
 
@@ -8,9 +8,9 @@ The run has caught up when each row of the lease table is one of these:
   reach the tip again, because its records come again;
 * a shard whose lease another worker was seen to renew.
 
-The run does not wait for shards that an operator has paused: it ends when nothing else is left, and names them.
-A run without a time limit also ends when nothing moves: when for `STALL_S` none of the remaining shards has made
-progress and no processor has a batch. It then names the shards that it was waiting for.
+The run does not wait for shards that an operator has paused: when only such shards are left, it ends and names them.
+A run without a time limit also ends if for `STALL_S` none of the remaining shards has made progress and no processor
+has a batch. It then names the shards that it was waiting for.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from mld.leases.lease import Lease
 from mld.metrics.shard import ShardActivity, ShardMetrics
 
 STALL_S = 120.0
-"""Longer than the pause before a failing child is restarted, and than the pause between two tries of a parked shard."""
+"""Longer than the pause before a failing child is restarted, and than the pause between two attempts at a parked shard.
+"""
 NAMED_MAX = 5
-"""A sentence names at most this many shards."""
+"""Messages name at most this many shards."""
 
 
 class CatchUpEnd(Enum):
@@ -50,11 +51,13 @@ class CatchUpLook:
     is_in_sync: bool = True
     """Whether each listed shard has a lease row."""
     closed: Collection[str] = ()
-    """Keys of shards known to take no more records. For these the tip is not enough: they are read to their end."""
+    """Keys of shards that get no more records. It is not enough that they have reached the tip: they have to be read to
+    their end.
+    """
 
 
 class CatchingUp:
-    """The progress of one run towards its end."""
+    """Keeps the progress of one run, and decides whether the run ends."""
 
     def __init__(self, started_at: float, time_max_s: float | None) -> None:
         """Begin a run at `started_at` (monotonic seconds). Without `time_max_s` it may last while it makes progress."""
@@ -66,7 +69,10 @@ class CatchingUp:
         """Shards that the last look found unfinished, each with the reason in words."""
 
     def tip(self, key: str, is_reached: bool) -> bool:
-        """Note that a shard has reached the tip, or that it must reach the tip again; return whether this is new."""
+        """Note whether a shard has reached the tip. Return whether this is a change.
+
+        It is False again if the shard's processor fails, and the shard has to reach the tip once more.
+        """
         if is_reached == (key in self._tips):
             return False
         if is_reached:
@@ -80,7 +86,7 @@ class CatchingUp:
         return self._tips.issuperset(held)
 
     def looked(self, look: CatchUpLook) -> CatchUpEnd | None:
-        """Return how the run ends according to this look; None if it goes on."""
+        """Return how the run ends, according to this state of the table and the consumers; None if it goes on."""
         self.remaining = _remaining(look, self._tips)
         if not self.remaining:
             return CatchUpEnd.CAUGHT_UP
@@ -149,17 +155,17 @@ def _why(lease: Lease, work: ShardMetrics | None, left: Collection[str]) -> str:
 
 
 def in_words(remaining: Mapping[str, str]) -> str:
-    """Return the unfinished shards as a sentence that names a few of them."""
+    """Return a text that names a few of the unfinished shards, each with its reason."""
     named = [f"{key} {why}" if key else why for key, why in sorted(remaining.items())[:NAMED_MAX]]
     more = len(remaining) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
 
 
 def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | None:
-    """Return why repeated runs would skip records; None if they would not.
+    """Return why records would be skipped between two runs; None if none would be.
 
     A shard that starts at LATEST and has no checkpoint starts at LATEST in every run, so records that arrive between
-    two runs are never read. `is_default_latest`: new lease rows start at LATEST.
+    two runs are never read. `is_default_latest` is whether new lease rows start at LATEST.
     """
     there = [lease for lease in leases if not lease.is_complete]
     at_latest = sorted(lease.key for lease in there if lease.checkpoint == LATEST)
@@ -169,7 +175,7 @@ def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | 
 
 
 def not_checkpointed(leases: Iterable[Lease], delivered: Mapping[str, Position]) -> dict[str, str]:
-    """Return the shards whose processors got records past the checkpoint, with both positions in words.
+    """Return the shards whose processors got records after the checkpoint, each with a text that has both positions.
 
     These records come again in the next run.
     """

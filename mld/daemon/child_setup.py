@@ -1,4 +1,4 @@
-"""How the daemon starts child processes: their environment, and the command for each stream.
+"""Prepares the start of child processes: their environment, and the command for the children of each stream.
 
 Rules: protocol#child-environment.
 """
@@ -24,7 +24,7 @@ from mld.retrieval.stream_naming import StreamNaming
 def child_environment(
     settings: Settings, worker_id: str, properties_file: str, overrides: Sequence[str]
 ) -> dict[str, str]:
-    """Return the variables that all children of this worker get besides the daemon's own environment."""
+    """Return the variables that all children of this worker get in addition to the daemon's own environment."""
     environment = {
         "MLD_STREAM_NAME": settings.stream_name,
         "MLD_APPLICATION_NAME": settings.application_name,
@@ -43,7 +43,8 @@ def commands_by_stream(
 ) -> Callable[[StreamLabel | None], ChildCommand]:
     """Return a function that finds the command for the children of a stream, and remembers it.
 
-    A stream without an `executableName` of its own gets `command`. Without a label it is the worker's only stream.
+    A stream without an `executableName` of its own gets `command`. The returned function takes the stream's label; None
+    stands for the worker's only stream.
     """
     known: dict[str | None, ChildCommand] = {}
 
@@ -60,5 +61,8 @@ def commands_by_stream(
 
 
 def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
-    """Return the naming of the stream if the command is the Spark processor: only its positions outlive a stream."""
+    """Return what looks up a stream's ARN and creation time for its children, if the command is the Spark processor.
+
+    Only that processor needs them: it keeps positions that may outlive the stream.
+    """
     return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None

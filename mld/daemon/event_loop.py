@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> T:
-    """Do as `asyncio.run`, on a loop that `loop_factory` makes; None: on a loop of asyncio."""
+    """Run `main` as `asyncio.run` does, on a loop that `loop_factory` makes; with None, on asyncio's own loop."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(main)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the function that makes a loop of uvloop; None, which stands for asyncio's loop, without that package."""
+    """Return the function that makes a loop of uvloop. If that package is missing, return None, for asyncio's loop."""
     if not is_installed("uvloop"):
         return None
     made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop

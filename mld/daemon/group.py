@@ -1,12 +1,12 @@
-"""`WorkerGroup`: a supervisor process that starts the workers of a group, and starts each again that dies.
+"""`WorkerGroup`: the supervisor process of a group. It starts the workers, and restarts each one that dies.
 
-To its workers it acts as the service manager: each worker has a notify socket, and sends there what it would send to
-systemd. The supervisor touches no stream and no table. `Membership` is what a worker knows of the group.
+For its workers it takes the place of the service manager: each worker has a notify socket, and sends to it what it
+would send to systemd. The supervisor uses no stream and no table. `Membership` is what a worker knows of the group.
 
-*The fence of a dead worker.* When a worker has ended, the supervisor tells the others, with a time on the clock of this
-machine before which no process will run under that name. Lease rows that are read before that time were written by
-the dead process, so the others may take them without waiting for the lease duration; their writes are conditional on
-what they read, as always.
+*The fence of a dead worker.* When a worker has ended, the supervisor reports this to the other workers, together with a
+time on the clock of this machine: until then no process will run under the dead worker's name. So lease rows of that
+name that are read before this time were written by the dead process, and the others may take these leases without
+waiting for the lease duration. As always, they write a row only if it is still as they have read it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXTEND = b"EXTEND_TIMEOUT_USEC="
 
 @dataclass(slots=True)
 class GroupMember:
-    """A worker of the group, over all processes that run under its name one after the other."""
+    """A worker of the group. If its process dies, the next process runs under the same name."""
 
     name: str
     pages: Path
@@ -50,15 +50,15 @@ class GroupMember:
     """None while no process runs."""
     lifeline: socket.socket | None = None
     is_begun: bool = False
-    """A process runs or is being started; it may notify us before `process` is set."""
+    """Whether a process runs or is being started; it may notify us before `process` is set."""
     told: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with the first notification: the worker has read its properties file without an error."""
+    """Set at the first notification: the worker has read its properties file without an error."""
     is_ready: bool = False
     status: str = "starting"
     alive_at: float = 0.0
     """Monotonic time of the last notification."""
     is_aborted: bool = False
-    """The worker hung, and was sent SIGABRT, so that its log shows where it hangs."""
+    """Whether the worker hung and was sent SIGABRT, so that its log shows where it hangs."""
     started_at: float = 0.0
     failures: int = 0
     """Failures in a row."""
@@ -70,12 +70,12 @@ class GroupPlan:
     """What a group runs."""
 
     command: Sequence[str]
-    """Starts a worker."""
+    """The command that starts a worker."""
     name: str
     """Worker ids begin with this name."""
     count: int
     definitions: Sequence[str]
-    """The `key=value` of the command line."""
+    """The `key=value` options of the command line."""
     environ: Mapping[str, str]
 
 
@@ -95,11 +95,11 @@ class WorkerGroup:
         self._status = ""
 
     async def run(self, hang_up: HangUp) -> int:
-        """Run until all workers have been stopped, or one fails before all are ready; return the exit code."""
+        """Run until all workers have been stopped, or one ends before all have become ready; return the exit code."""
         self._handle_signals(hang_up)
         with contextlib.ExitStack() as stack:
             for worker in self.workers:
-                stack.enter_context(self._hearing(worker))
+                stack.enter_context(self._listening(worker))
             ticking = asyncio.create_task(self._tick())
             try:
                 await self._keep_all()
@@ -117,12 +117,14 @@ class WorkerGroup:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     async def _keep_all(self) -> None:
-        """Keep all workers running. The others start once the first has read the file: an error is logged only once."""
+        """Keep all workers running. The others start once the first has read the properties file, so that an error in
+        the file is logged only once.
+        """
         first, *others = self.workers
         keeping = [asyncio.create_task(self._keep(first))]
-        told = asyncio.create_task(first.told.wait())
-        await asyncio.wait([keeping[0], told], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        notified = asyncio.create_task(first.told.wait())
+        await asyncio.wait([keeping[0], notified], return_when=asyncio.FIRST_COMPLETED)
+        notified.cancel()
         keeping += [asyncio.create_task(self._keep(worker)) for worker in others if not self._stop.is_set()]
         await asyncio.gather(*keeping)
 
@@ -172,7 +174,7 @@ class WorkerGroup:
                 return await worker.process.wait()
             finally:
                 worker.process, worker.lifeline, worker.is_begun, worker.is_ready = None, None, False, False
-                self._tell_others(worker)
+                self._report_end(worker)
 
     async def _spawn(self, worker: GroupMember, lifeline: int) -> None:
         worker.pages.unlink(missing_ok=True)
@@ -198,40 +200,40 @@ class WorkerGroup:
             environ[WATCHDOG_MICROS] = str(round(micros))
         return environ
 
-    def _tell_others(self, dead: GroupMember) -> None:
-        """Tell the other workers that this one has ended, and until when no process will run under its name.
+    def _report_end(self, dead: GroupMember) -> None:
+        """Report to the other workers that this one has ended, and until when no process will run under its name.
 
-        Call it when the worker's process has been waited for.
+        Call it only after the worker's process has been waited for.
         """
         news = news_of_end(dead.name, time.monotonic() + FENCE_S)
         for worker in self.workers:
-            _tell(worker, news)
+            _send_news(worker, news)
 
     # --- notifications of workers -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _hearing(self, worker: GroupMember) -> Iterator[None]:
+    def _listening(self, worker: GroupMember) -> Iterator[None]:
         """Listen to the worker's notifications."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as inbox:
             inbox.bind(str(worker.notify))
             worker.notify.chmod(0o600)
-            loop.add_reader(inbox, self._hear, worker, inbox)
+            loop.add_reader(inbox, self._on_notification, worker, inbox)
             try:
                 yield
             finally:
                 loop.remove_reader(inbox)
 
-    def _hear(self, worker: GroupMember, inbox: socket.socket) -> None:
+    def _on_notification(self, worker: GroupMember, inbox: socket.socket) -> None:
         try:
-            told = inbox.recv(DATAGRAM_BYTES_MAX)
+            datagram = inbox.recv(DATAGRAM_BYTES_MAX)
         except OSError:
             return
         if not worker.is_begun:
             return  # the process that sent it has ended
         worker.told.set()
         worker.alive_at = time.monotonic()
-        for line in told.split(b"\n"):
+        for line in datagram.split(b"\n"):
             if line == b"READY=1":
                 worker.is_ready = True
             elif line.startswith(b"STATUS="):
@@ -272,7 +274,7 @@ class WorkerGroup:
         self._manager.alive()
         limit_s = keepalive_s * KEEPALIVES_PER_WATCHDOG
         for worker in self.workers:
-            is_watched = worker.process is not None and worker.is_ready  # systemd watches a unit from then on, too
+            is_watched = worker.process is not None and worker.is_ready  # systemd, too, watches a unit once it is ready
             if is_watched and time.monotonic() - worker.alive_at > limit_s:
                 fields = {"action": "worker_hangs", "worker": worker.name}
                 log.error("worker %s gave no sign of life for %.0f s: ended", worker.name, limit_s, extra=fields)
@@ -298,7 +300,9 @@ class WorkerGroup:
             _send(worker, signal.SIGTERM)
 
     def _reload(self) -> None:
-        """Have the workers read their file again. A starting one has just read it, and may not handle SIGHUP yet."""
+        """Have the workers read their file again, except those that are starting: they have just read it, and may not
+        handle SIGHUP yet.
+        """
         self._manager.reloading(time.monotonic())
         for worker in self.workers:
             if worker.is_ready:
@@ -306,7 +310,7 @@ class WorkerGroup:
         self._manager.ready()
 
 
-def _tell(worker: GroupMember, news: bytes) -> None:
+def _send_news(worker: GroupMember, news: bytes) -> None:
     if worker.lifeline is not None:
         with contextlib.suppress(OSError):  # that worker has ended as well, or does not read its lifeline
             worker.lifeline.send(news)

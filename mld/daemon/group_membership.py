@@ -1,8 +1,8 @@
 """`Membership`: what a worker of a group gets from its supervisor: its name, a socket for its pages, and a lifeline.
 
 The lifeline is a socket whose other end the supervisor holds. On it the supervisor sends one line of JSON for each
-worker of the group that has ended. When the supervisor ends, however it ends, the lifeline closes: then the worker
-stops as if it had been asked to.
+other worker that has ended. When the supervisor ends for whatever reason, the lifeline closes, and the worker stops as
+if it had been asked to stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ LIFELINE = "MLD_UNIT_LIFELINE"
 WORKER = "MLD_UNIT_WORKER"
 PAGES = "MLD_UNIT_PAGES"
 DEFINED = "MLD_UNIT_DEFINED"
-"""The `--define` options of the command line, as JSON. They may be secret, and a command line is readable to all."""
+"""The `--define` options of the command line, as JSON. They are passed in this variable because they may be secret, and
+every user can read a command line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,15 @@ class Membership:
 
 
 def claim_definitions(environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Return the overrides that a supervisor passed on, and remove them from the environment, so no child gets them."""
+    """Return the overrides that a supervisor passed on, and remove them from the environment, so that no child gets
+    them.
+    """
     return tuple(json.loads(environ.pop(DEFINED, "[]")))
 
 
 def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
-    """Return this process's membership in a group, None without a group, and remove it from the environment.
-
-    A child that inherited it could pretend to be this worker.
+    """Return this process's membership in a group; None if it is in no group. Remove it from the environment, because a
+    child that inherited it could pretend to be this worker.
     """
     lifeline, worker, pages = (environ.pop(name, None) for name in (LIFELINE, WORKER, PAGES))
     if lifeline is None or worker is None or pages is None:
@@ -60,8 +63,8 @@ def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
 async def hold_on(membership: Membership, on_ended: Callable[[str, float], None], on_alone: Callable[[], None]) -> None:
     """Read the lifeline until the supervisor has ended, then call `on_alone`.
 
-    For each other worker that has ended `on_ended` is called with its name and the time, in monotonic seconds of this
-    machine, until which no process runs under that name.
+    Whenever another worker has ended, call `on_ended` with its name and the time, in monotonic seconds of this machine,
+    until which no process runs under that name.
     """
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=membership.lifeline))
     try:
@@ -69,7 +72,7 @@ async def hold_on(membership: Membership, on_ended: Callable[[str, float], None]
             while line := await reader.readline():
                 try:
                     _pass_on(json.loads(line), on_ended)
-                except Exception as error:  # whatever a line holds, the end of the lifeline must be noticed
+                except Exception as error:  # after any bad line, read on: the end of the lifeline must be noticed
                     log.debug("a line of the lifeline is lost: %s", survived(error, "reading the lifeline"))
         log.error("the supervisor of this worker is gone: stopping", extra={"action": "supervisor_gone"})
         on_alone()

@@ -1,8 +1,8 @@
 """The pages of a group: probes and metrics of all its workers together, and the status page of each.
 
-`/` is the page of any running worker, because each shows the same fleet. `/2/` is the page of worker 2, with the
-details that only this worker knows of its shards. `/metrics` has the metrics of all workers, each value labelled with
-its worker. The supervisor passes requests on to the workers over their sockets.
+`/` is the page of the first worker that runs; the pages of all workers show the same fleet. `/2/` is the page of worker
+2, with the details that only this worker knows about its shards. `/metrics` has the metrics of all workers, each value
+labelled with its worker. The supervisor passes requests on to the workers over their sockets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_RUNNING = "is not running, and will be started again"
 
 
 class GroupPages:
-    """Serves the pages of a group, under the paths where a single daemon has its own."""
+    """Serves the pages of a group, under the same paths as the pages of a single daemon."""
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
@@ -75,17 +75,17 @@ class GroupPages:
         plain = Question("/metrics", {"accept": "text/plain"})
         workers = [worker for worker in self._group.workers if worker.process is not None]
         answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
-        told = [
+        texts = [
             (worker.name, _text(answer))
             for worker, answer in zip(workers, answers, strict=True)
             if answer.status == 200
         ]
-        if answers and not told:
+        if answers and not texts:
             return answers[0]
         restarts = {worker.name: worker.restarts for worker in self._group.workers}
         running = sum(worker.is_ready for worker in self._group.workers)
         # In a thread: it takes seconds with 10,000 shards, and the supervisor must notice workers that die meanwhile.
-        content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
+        content_type, body = await asyncio.to_thread(merged, texts, running, restarts, accept)
         return HttpAnswer(200, content_type, body)
 
 

@@ -1,6 +1,6 @@
-"""The rules of a group of workers: their names and number, when an ended worker starts again, when the group ends.
+"""The rules of a group of workers: their names and number, when a worker that ended is restarted, when the group ends.
 
-Pure. `mld.daemon.group` carries them out.
+Pure. `mld.daemon.group` acts on them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from mld.core.terminal import EXIT_CONFIGURATION, EXIT_FAILURE
 from mld.daemon.signals import EXIT_SIGNAL_BASE
 
 FENCE_S = 3.0
-"""For this long after a worker has ended no process runs under its name. Others read the lease table several times in
-that time.
+"""For this long after a worker has ended, no process runs under its name. It is long enough for the other workers to
+read the lease table several times.
 """
 FENCE_MARGIN_S = 0.2
 RESTART_PAUSE_MAX_S = 60.0
 STEADY_S = 60.0
-"""A worker that ran for longer than this starts its count of failures anew."""
+"""If a worker ran for longer than this before it failed, the failures before that no longer count."""
 
 
 def worker_names(base: str, count: int) -> tuple[str, ...]:
@@ -27,7 +27,9 @@ def worker_names(base: str, count: int) -> tuple[str, ...]:
 
 
 def cpus_usable(allowed: int, quota_cpus: float | None) -> int:
-    """Return how many CPUs this process can keep busy: those it may run on, at most its container's quota."""
+    """Return how many CPUs this process can keep busy: as many as it may run on, but not more than its container's
+    quota.
+    """
     return allowed if quota_cpus is None else max(1, min(allowed, math.ceil(quota_cpus)))
 
 
@@ -37,10 +39,10 @@ def restart_pause_s(failures: int) -> float:
 
 
 def group_end(code: int, *, was_ready: bool) -> int | None:
-    """Return the exit code with which a group ends when a worker ended with `code` unasked; None if the group goes on.
+    """Return the exit code with which the group ends because a worker ended by itself; None if the group goes on.
 
-    A group ends if its workers have never all been ready, so that the start visibly fails. A group that was ready once
-    goes on, however the worker ended. `code` is less than 0 if a signal ended the worker.
+    The group ends if its workers have never all been ready, so that the failure of the start is seen. A group that was
+    ready once goes on, however the worker ended. `code` is the worker's exit code, below 0 if a signal ended it.
     """
     return None if was_ready else exit_code(code) or EXIT_FAILURE
 
@@ -51,7 +53,7 @@ def exit_code(code: int) -> int:
 
 
 def end_in_words(code: int) -> str:
-    """Put into words how a worker ended."""
+    """Put into words how a worker ended, by its exit code."""
     if code == EXIT_CONFIGURATION:
         return "ended because its properties file has an error (exit code 2; mld check shows it)"
     if code >= 0:

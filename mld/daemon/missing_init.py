@@ -1,4 +1,4 @@
-"""`warn_without_init`: a warning for a container that runs the daemon as its process 1."""
+"""`warn_without_init`: logs a warning if the daemon is process 1 of a container."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ log = logging.getLogger(__name__)
 
 
 def warn_without_init() -> None:
-    """Warn if this is process 1: processes that children leave behind when they end would never be reaped."""
+    """Warn if this is process 1: when children end and leave processes behind, these become ours,
+    and are never reaped.
+    """
     if os.getpid() == 1:
         log.warning(
             "put an init before this process (tini, docker run --init, shareProcessNamespace): it is process 1, and "

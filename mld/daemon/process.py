@@ -62,13 +62,13 @@ class RunRequest:
     properties_file: str
     """Absolute path."""
     overrides: Sequence[str] = ()
-    """`key=value` of the command line. Children get those that are for the Spark processor."""
+    """The `key=value` options of the command line. Children get those that are for the Spark processor."""
     reloader: Reloader | None = None
-    """Reads the properties file again on request; None: settings cannot change."""
+    """Reads the properties file again on request; with None, settings cannot change."""
     until_tip: UntilTip | None = None
     """Set if the run ends by itself once the stream is read to its tip."""
     streams_reader: StreamsReader | None = None
-    """Reads the list of several streams again; None: the list stays as it is in `settings`."""
+    """Reads the list of several streams again; with None, the list stays as it is in `settings`."""
     membership: Membership | None = None
     """Set if this worker belongs to a group."""
 
@@ -93,7 +93,7 @@ async def run_daemon(request: RunRequest) -> int:
 
 
 class _Daemon:
-    """The clients of AWS and the worker of one process, made step by step by `run_daemon`."""
+    """The AWS clients and the worker of one process. `run_daemon` makes them step by step."""
 
     def __init__(self, request: RunRequest) -> None:
         settings = self.settings = request.settings
@@ -146,7 +146,7 @@ class _Daemon:
         return [self.streams, self.dynamo, *optional]
 
     async def open_clients(self) -> bool:
-        """Open all clients; return False if a signal asked for a stop meanwhile."""
+        """Open all clients. Return False if a signal asked for a stop before they were open."""
         return await self.stop.unless_asked(asyncio.gather(*(client.open() for client in self._clients())))
 
     async def close_clients(self) -> None:
@@ -229,7 +229,10 @@ class _Daemon:
 
 @asynccontextmanager
 async def _in_group(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
-    """Tell the worker, while it runs, when other members of its group or the supervisor have ended."""
+    """Keep the worker informed when other members of its group end, and stop it when the supervisor ends.
+
+    This lasts while the context is open.
+    """
     if membership is None:
         yield
         return

@@ -1,7 +1,7 @@
 """Reads the properties file of a running daemon again, and applies what may change without a restart.
 
-A file that cannot be used changes nothing. The table of keys says which of them may change at once (`live`); the other
-changed keys are named in the log. `mld.daemon.streams_reader` reads the list of streams.
+A file that cannot be used changes nothing. The table of keys marks those that may change at once (`live`); changed keys
+without that mark are named in the log. `mld.daemon.streams_reader` reads the list of streams.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READ_ONCE = "name a file: a pipe cannot be read twice"
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Options of the command line about the log. They override the properties file."""
+    """The options of the command line for the log. They override the properties file."""
 
     scrub: Scrubber
     """Hides secrets in the log."""
@@ -45,20 +45,20 @@ class LogOptions:
     file: str | None = None
     """A logback file."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Values for the variables in that file."""
+    """Values for the variables in the logback file."""
 
     def apply(self, settings: Settings) -> None:
-        """Set the log level: that of the command line, else that of the properties file."""
+        """Set the log level of the command line, or if it names none, that of the properties file."""
         logs.change_level(self.level or settings.log_level.value, self.file, self.env)
 
     def is_quieter(self, settings: Settings) -> bool:
-        """Return whether these settings would log less than is logged now."""
+        """Return whether less would be logged with these settings than is logged now."""
         wanted: int = getattr(logging, (self.level or settings.log_level.value).upper())
         return wanted > logging.getLogger().level
 
     @property
     def winner(self) -> str | None:
-        """The option of the command line that overrides `mld.logLevel`; None: no option does."""
+        """The option of the command line that overrides `mld.logLevel`; None if no option does."""
         return "-l" if self.file is not None else None if self.level is None else "--log-level"
 
 
@@ -67,17 +67,17 @@ class Reload:
     """Result of a reload."""
 
     settings: Settings | None
-    """The settings that count from now on; None if the file could not be used."""
+    """The settings in effect from now on; None if the file could not be used."""
     why: str = ""
     """Why the file could not be used."""
     taken: tuple[str, ...] = ()
-    """Keys whose new values count now."""
+    """Keys whose new values are in effect now."""
     waiting: tuple[str, ...] = ()
     """Keys whose new values need a restart."""
 
 
 class Reloader:
-    """Reads the file again, compares it with the configuration that the daemon runs with, and keeps the result."""
+    """Reads the properties file again, and compares it with the configuration that the daemon runs with (`running`)."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Reloader:
         changes = changes_between(self.running, loaded)
         self.running = replace(changes.running, remarks=loaded.remarks)
         if self._options.is_quieter(changes.running.settings):
-            self._log(changes)  # before its level is no longer logged
+            self._log(changes)  # first, because afterwards the level of this line may no longer be logged
             self._options.apply(changes.running.settings)
         else:
             self._options.apply(changes.running.settings)
@@ -142,7 +142,9 @@ class Reloader:
 
 
 def refuse_unusable(settings: Settings, file: str) -> list[Remark]:
-    """Return warnings about settings that will hardly work. Raises ConfigurationError for those that cannot work."""
+    """Return warnings about settings that probably do not work. Raises ConfigurationError for those
+    that cannot work.
+    """
     remarks = refusals(settings, file)
     if errors := [remark for remark in remarks if remark.level is Level.ERROR]:
         raise ConfigurationError(errors, remarks)

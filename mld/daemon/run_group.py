@@ -1,4 +1,4 @@
-"""`run_group`: starts the workers of `mld run` with `mld.processes` above 1, and their common pages.
+"""`run_group`: starts several workers, and their common pages, for `mld run` with `mld.processes` above 1.
 
 `mld.daemon.group` then keeps the workers running.
 """
@@ -26,7 +26,7 @@ from mld.properties.values import ONE_FOR_EACH_CPU
 
 log = logging.getLogger(__name__)
 
-PLACE_BYTES_MAX = 90  # the address of a socket has room for 107
+PLACE_BYTES_MAX = 90  # longest directory; the address of a Unix socket has room for 107 bytes with the file's name
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -61,9 +61,9 @@ def workers_wanted(settings: Settings) -> int:
 
 
 async def run_group(settings: Settings, count: int, file: str, options: Sequence[str], overrides: Sequence[str]) -> int:
-    """Run `count` workers of the properties file until they are stopped; return the exit code.
+    """Run `count` workers with this properties file until they are stopped; return the exit code.
 
-    `options` are the options of the command line about the log, `overrides` its `key=value`.
+    `options` are the command line's options for the log, `overrides` are its `key=value` options.
     """
     manager = claim_manager(os.environ, os.getpid())
     name = settings.worker_id or new_worker_id()

@@ -1,4 +1,4 @@
-"""The daemon's clients of Kinesis and DynamoDB, with the limits of each: threads, calls in flight, time to answer."""
+"""Makes the daemon's clients of Kinesis and DynamoDB, with limits for threads, calls in flight and time to answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mld.retrieval.reader_factory import LABELS, service_name
 KINESIS_THREADS_MAX = 24  # for large answers, new connections, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight: enough for a thousand shards that are polled every 1.5 s with 100 ms per answer
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
-DYNAMO_OTHERS_MAX = 32  # calls in flight besides renewals, so that slow answers do not hold up other calls
+DYNAMO_OTHERS_MAX = 32  # calls in flight in addition to renewals, so that slow renewals do not delay other calls
 
 
 def stream_client(factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:

@@ -1,7 +1,6 @@
-"""`showing`: starts what a daemon shows of itself (pages, control socket, metrics, alerts) and stops it at the end.
+"""`showing`: starts everything by which a daemon is observed (pages, control socket, metrics, alerts), and stops it.
 
-All of these read one `DaemonStatus`. Consuming a stream needs none of them: a failure here is logged, and the worker
-goes on.
+All of these read one `DaemonStatus`. The worker needs none of them: a failure here is logged, and the worker goes on.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from mld.serving.summary import summing_up
 
 @dataclass(frozen=True, slots=True)
 class ShowingParts:
-    """The objects of a daemon that its views read."""
+    """The objects of a daemon that pages, metrics and alerts read."""
 
     settings: Settings
     worker: Worker
@@ -52,21 +51,24 @@ class ShowingParts:
     reach: TableReach
     dynamo: Service
     factory: ClientFactory
-    """Makes clients for views that send to a service of their own, such as CloudWatch."""
+    """Makes clients of further services, such as CloudWatch."""
     clock: Clock
     manager: ServiceManager
     scrub: Scrubber
     properties_file: str = ""
     """Named in the commands that alerts and pages propose."""
     group_pages: Path | None = None
-    """Socket where the supervisor of a group asks for this worker's pages; None: the worker is in no group."""
+    """Socket where the supervisor of a group asks for this worker's pages; None if the worker is in no group."""
     disks: Sequence[DiskPlace] = ()
     """Directories that this daemon and its processors write to."""
 
 
 @asynccontextmanager
 async def showing(parts: ShowingParts) -> AsyncIterator[None]:
-    """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be bound."""
+    """Run the pages, metrics and so on that the settings ask for while the context is open.
+
+    Raises StartupError if an address cannot be bound.
+    """
     worker, settings = parts.worker, parts.settings
     calls = TableCalls(parts.dynamo, settings.lease_table.name, REQUEST_TIMEOUT_S)
     table = EventsTable(calls, parts.clock, Random())
@@ -120,7 +122,7 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
 
 
 def _slowly_read(parts: ShowingParts) -> DynamoLeaseTable:
-    """Return the lease table with scans that read one page at a time: a view for people needs no parallel reads."""
+    """Return the lease table with scans that read one page at a time: what people look at needs no parallel reads."""
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,

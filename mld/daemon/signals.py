@@ -1,8 +1,8 @@
 """The signals that the daemon handles (protocol#exit-codes): the first asks it to stop, the second ends it at once.
 
-SIGHUP has two traditional meanings. A terminal that closes sends it to mean "stop". Without a terminal (under a service
-manager, in a container, in cron) somebody has sent it on purpose, to mean "read your configuration again". A process
-that was started with SIGHUP ignored (nohup) keeps ignoring it.
+SIGHUP has two traditional meanings. A terminal that closes sends it, and means "stop". If there is no terminal (under a
+service manager, in a container, in cron) somebody has sent it on purpose, and means "read your configuration again". A
+process that was started with SIGHUP ignored (nohup) keeps ignoring it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_SIGNAL_BASE = 128
-SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
+SIGNAL_ECHO_S = 0.5  # a second signal within this time is the same request: timeout(1) signals process and group
 
 
 class HangUp(Enum):
@@ -37,8 +37,8 @@ class HangUp(Enum):
 
 
 def meaning_of_hang_up(*, is_supervised: bool, has_terminal: bool, is_ignored: bool) -> HangUp:
-    """Return what SIGHUP means to a process with or without a service manager, with or without a controlling
-    terminal.
+    """Return what SIGHUP means to a process: whether it is run by a service manager (`is_supervised`), has a
+    controlling terminal, or was started with SIGHUP ignored.
     """
     if is_supervised:
         return HangUp.RELOAD
@@ -62,9 +62,9 @@ def _has_terminal() -> bool:
 
 
 class StopSignals:
-    """Handles signals from its construction on, so that they also end a start at whatever step it is.
+    """Handles signals from the moment it is made, so that a signal also ends a start, whatever step it has reached.
 
-    A stop in time has exit code 0, also if no worker was running yet.
+    A stop within the grace period has exit code 0, even if no worker was running yet.
     """
 
     def __init__(self, hang_up: HangUp, reload: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class StopSignals:
             self._running.cancel()
 
     async def unless_asked(self, step: Awaitable[object]) -> bool:
-        """Return True when this step of the start is done; False if a stop was asked for, which cancels the step."""
+        """Run a step of the start. Return True when it is done. If a stop is asked for, cancel it and return False."""
         await unless(self._asked, step)
         return not self._asked.is_set()
 

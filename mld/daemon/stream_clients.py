@@ -1,4 +1,4 @@
-"""`StreamClients`: opens the streams of a worker, with one client for each region and each set of credentials."""
+"""`StreamClients`: opens the streams of a worker. Streams of one kind, region and set of credentials share a client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReadStream:
 
 
 class StreamClients:
-    """Opens a client when the first stream needs it, and keeps it until `close`."""
+    """Opens each client when the first stream needs it, and keeps it until `close`."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class StreamClients:
         new_service: Callable[[Settings, StreamKind], CountedService],
         read_streams: Callable[[], Awaitable[Sequence[StreamSetting]]],
     ) -> None:
-        """Make a set without clients.
+        """Begin without clients.
 
-        `new_service` makes a client, not yet open, for one kind of streams. `read_streams` reads the list of streams in
-        the settings again, and returns the former list if the new one is damaged.
+        `new_service` makes a client, not yet open, for one kind of streams. `read_streams` reads the list of streams
+        that the settings name again, and returns the former list if the new one is damaged.
         """
         self._settings = settings
         self._clock = clock
@@ -63,7 +63,7 @@ class StreamClients:
         return SourcePorts(self.open_stream, self.wanted, self.describe)
 
     async def wanted(self) -> Sequence[WantedStream]:
-        """Read the list of streams in the settings again, and return it."""
+        """Read the list of streams that the settings name again, and return it."""
         streams = await self._read_streams()
         self._known = {one.name: one for one in streams}
         return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
@@ -73,9 +73,10 @@ class StreamClients:
         return await (await self._streams(wanted.label, wanted.arn))[1].describe()
 
     async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
-        """Return the ports of a stream of the list; with None, of the only stream that the settings name.
+        """Open a stream of the list, or with None the only stream that the settings name, and return its ports.
 
-        The stream's own settings, found by its label, may give other credentials, a consumer and an initial position.
+        The list may give a stream credentials, a consumer and an initial position of its own. They are found by the
+        stream's label.
         """
         settings = self._settings
         if listed is None and self._only is not None:
@@ -104,7 +105,7 @@ class StreamClients:
         return self._read[stream]
 
     async def open(self) -> None:
-        """Open the worker's only stream; does nothing for a list of streams, whose clients open when needed.
+        """Open the worker's only stream. Do nothing for a list of streams: their clients are opened when needed.
 
         Raises StartupError if the stream cannot be read as the settings want.
         """

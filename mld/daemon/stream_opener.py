@@ -1,4 +1,4 @@
-"""`StreamOpener`: opens a stream, and puts together the `ShardSource` from which its consumers read."""
+"""`StreamOpener`: opens a stream, and makes the `ShardSource` from which the consumers of its shards read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class StreamOpener:
     worker_id: str
     ports: SourcePorts
     shares: ReaderShares
-    """What the readers of all streams share, such as the memory for records that wait."""
+    """Objects that the readers of all streams share, such as the budget of memory for records that wait."""
     clock: Clock
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None
-    """Decodes records that were written with a schema registry; None: records are passed on as they are."""
+    """Decodes records that were written with a schema registry; with None, records are passed on unchanged."""
 
     async def open(self, listed: ListedStream | None) -> OpenedStream:
         """Open a stream of the list; with None, the only stream that the settings name."""

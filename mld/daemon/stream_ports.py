@@ -1,4 +1,4 @@
-"""`StreamPorts` and `SourcePorts`: what a worker needs from AWS to find, describe and read its streams."""
+"""`StreamPorts` and `SourcePorts`: the interfaces by which a worker finds, describes and reads its streams."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class StreamPorts:
     fan_out: FanOut | None = None
     """Set if records are read by enhanced fan-out."""
     consumer_arn: str | None = None
-    """The registered consumer that fan-out uses; None: one is registered."""
+    """The registered consumer that fan-out uses; with None, the worker registers one."""
     initial: InitialPositionSetting | None = None
-    """Where reading begins in this stream; None: where the settings say for all streams."""
+    """Where reading begins in this stream; with None, at the position that the settings give for all streams."""
     kind: StreamKind = StreamKind.KINESIS
 
 
@@ -34,4 +34,4 @@ class SourcePorts:
     read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
     """Reads the list of streams in the settings again."""
     describe: Callable[[WantedStream], Awaitable[StreamSummary]]
-    """Describes a stream of that list."""
+    """Describes a stream of the list."""

@@ -18,7 +18,7 @@ from mld.properties.stream_list import StreamList, StreamsFile
 
 log = logging.getLogger(__name__)
 
-SETTLED_S = 1.0  # a changed file is taken if it is unchanged for this long
+SETTLED_S = 1.0  # a changed file is used once it has not changed again for this long
 
 
 async def _settled() -> None:
@@ -26,9 +26,9 @@ async def _settled() -> None:
 
 
 class StreamsReader:
-    """Reads the file, and keeps the list that it last held in good order.
+    """Reads the file, and keeps the list of the last read without an error.
 
-    A damaged file changes nothing. A changed file counts only if a second read a moment later finds the same: a
+    A damaged file changes nothing. A changed file is used only if a second read a moment later returns the same: a
     program that writes the file in place may have written half of it, which looks like a shorter list.
     """
 
@@ -39,7 +39,7 @@ class StreamsReader:
         scrub: Scrubber,
         pause: Callable[[], Awaitable[None]] = _settled,
     ) -> None:
-        """Make a reader that begins with `streams`; without a `file` they never change.
+        """Make a reader that begins with the list `streams`. Without a `file` the list never changes.
 
         Secrets in the file are given to `scrub`. `pause` waits between the two reads of a changed file.
         """
@@ -47,11 +47,12 @@ class StreamsReader:
         self._file = file
         self.scrub = scrub
         self._pause = pause
-        self._said: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self.on_look: Callable[[str, str | None], None] = lambda file, why: None
-        """Called after each read of the file with the reason why it could not be used; None: it could."""
+        """Called after each read of the file, with its path and the reason why it could not be used; None if it could.
+        """
         self._data: bytes | None = None
-        """Content of the file when it was last read without a complaint."""
+        """Content of the file at the last read, if it could be used; else None."""
 
     async def read(self) -> Sequence[StreamSetting]:
         """Return the streams that the file lists now; if it cannot be read, those of the last good read.
@@ -97,21 +98,21 @@ class StreamsReader:
     def _take(self, path: str, listed: StreamList, data: bytes) -> None:
         self.scrub.hide(listed.secrets)
         warnings = frozenset(str(remark) for remark in listed.remarks if remark.level is not Level.INFO)
-        for text in sorted(warnings - self._said):
+        for text in sorted(warnings - self._logged):
             log.warning("%s", text, extra={"action": "configuration"})
-        self._said = warnings
+        self._logged = warnings
         self._streams, self._data = listed.streams, data
         self.on_look(path, None)
 
     def _complain(self, why: str) -> None:
-        """Log the complaint, unless it is the one that was logged last."""
+        """Log why the file could not be used, unless the same reason was logged last."""
         assert self._file is not None
         self._data = None
         self.on_look(self._file.path, why)
         text = f"the list of streams is not read, nothing changes: {why}"
-        if text not in self._said:
+        if text not in self._logged:
             log.error("%s", text, extra={"action": "streams_file_refused"})
-        self._said = frozenset({text})
+        self._logged = frozenset({text})
 
 
 def note_looks(reader: StreamsReader, metrics: Metrics, clock: Clock) -> None:

@@ -1,8 +1,8 @@
 """`RunUntilTip`: a worker's run that ends by itself once the stream is read to its tip (`mld run --until-caught-up`).
 
-If other workers are at work, the run ends at once. Otherwise it waits until all shards of the worker have reported the
-tip, checks the lease table, and stops the worker as a signal would: children may checkpoint, and the leases are free
-for the next run. The decisions are in `catching_up`.
+If other workers are at work, the run ends at once. Otherwise it waits until all shards of the worker have reached the
+tip, checks the lease table, and stops the worker as a signal would, so that children may checkpoint, and the leases are
+free for the next run. `catching_up` makes the decisions.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LARGE_LEASES = 1_000
 FAILURES_MAX = 5
 """The run fails if this many reads in a row fail before the worker has started."""
 LOOK_ANYWAY_S = 15.0
-"""Pause between two reads while shards of this worker are not at the tip, to notice that nothing moves."""
+"""Pause between two reads while shards of this worker are not at the tip. These reads show if nothing moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class UntilTip:
-    """Options of the command line for such a run."""
+    """The command line's options for such a run."""
 
     time_max_s: float | None = None
     """`--max-time`; None: no limit."""
@@ -61,7 +61,7 @@ class UntilTip:
 
 
 class RunUntilTip:
-    """Runs a worker until the tip, and can be used in place of the worker: it has `run`, `request_stop`, `failure`."""
+    """Runs a worker until the tip. It can take the worker's place: it has `run`, `request_stop` and `failure`, too."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RunUntilTip:
         until_tip: UntilTip,
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """Make a run of `worker`. `around` is entered while the worker runs, not if other workers are at work."""
+        """Make a run of `worker`. The context `around` is open while the worker runs."""
         self._worker = worker
         self._metrics = metrics
         self._worker_id = worker_id
@@ -81,7 +81,7 @@ class RunUntilTip:
         self._settings = settings
         self._properties_file = until_tip.properties_file
         self._around = around
-        self._course = CatchingUp(clock.monotonic(), until_tip.time_max_s)
+        self._catching_up = CatchingUp(clock.monotonic(), until_tip.time_max_s)
         self._others = OtherWorkers(settings.leases.duration_s)
         self._end: CatchUpEnd | None = None
         self._closed: frozenset[str] = frozenset()
@@ -102,16 +102,16 @@ class RunUntilTip:
         self._worker.request_stop()
 
     async def run(self, grace_s: float) -> bool:
-        """Run the worker, but only until the tip; return as `Worker.run` does. Raises ConfigurationError if records
-        that arrive before the next run would be skipped.
+        """Run the worker until the tip, and return what `Worker.run` returns. Raises ConfigurationError if records that
+        arrive before the next run would be skipped.
         """
         if await unless(self._stopped, self._is_left_to_others()):
             return True
-        if self._course.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
+        if self._catching_up.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
             self._conclude(self._words())
             return True
         watching = asyncio.create_task(self._watch())
-        watching.add_done_callback(lambda _: self._worker.request_stop())  # a bug in `_watch` must not run for ever
+        watching.add_done_callback(lambda _: self._worker.request_stop())  # after a bug in `_watch`, too, the run ends
         try:
             async with self._around():
                 graceful = await self._worker.run(grace_s)
@@ -127,7 +127,7 @@ class RunUntilTip:
     # --- before -------------------------------------------------------------------------------------------------------
 
     async def _is_left_to_others(self) -> bool:
-        """Return whether other workers are at work. Owners whose leases nobody renews are taken for dead."""
+        """Return whether other workers are at work. An owner that does not renew its leases counts as dead."""
         pause_s = self._settings.leases.duration_s / RENEWALS_PER_LEASE / 2
         failures = 0
         while True:
@@ -150,9 +150,9 @@ class RunUntilTip:
                 self._refuse_latest(scan.leases)
                 return False
             now = self._clock.monotonic()
-            if self._course.is_time_over(now):
+            if self._catching_up.is_time_over(now):
                 return False
-            left_s = self._course.time_left_s(now)
+            left_s = self._catching_up.time_left_s(now)
             await self._clock.sleep(pause_s if left_s is None else min(pause_s, left_s))
 
     def _log_others(self, others: Collection[str]) -> None:
@@ -176,7 +176,9 @@ class RunUntilTip:
             )
 
     async def _look(self) -> tuple[float, TableScan]:
-        """Read the lease table and note in `_others` who renews; return when the read began, and the rows."""
+        """Read the lease table, and note in `_others` which rows were renewed. Return when the read began, and the
+        rows.
+        """
         view = await self._worker.fleet.views.newer_than(self._clock.monotonic())
         self._others.looked(view.scan.leases, view.ended_at)
         return view.began_at, view.scan
@@ -184,7 +186,7 @@ class RunUntilTip:
     # --- meanwhile ----------------------------------------------------------------------------------------------------
 
     def _on_tip(self, key: str, is_reached: bool) -> None:
-        if self._course.tip(key, is_reached):
+        if self._catching_up.tip(key, is_reached):
             self._due.set()
 
     async def _watch(self) -> None:
@@ -193,12 +195,12 @@ class RunUntilTip:
         looked_at = self._clock.monotonic() - LOOK_ANYWAY_S
         while self._end is None:
             self._due.clear()
-            left_s = self._course.time_left_s(self._clock.monotonic())
+            left_s = self._catching_up.time_left_s(self._clock.monotonic())
             await wait_for_event(self._due, LOOK_S if left_s is None else min(LOOK_S, left_s))
             now = self._clock.monotonic()
-            if self._course.is_time_over(now):
+            if self._catching_up.is_time_over(now):
                 self._end = CatchUpEnd.TIME_OVER
-                self._course.looked(self._seen(await self._table_if_there()))
+                self._catching_up.looked(self._seen(await self._table_if_there()))
             elif self._worker.is_ready and now >= looked_at + self._wait_s(spacing_s):
                 looked_at = now
                 scan = await self._table_if_there()
@@ -211,23 +213,25 @@ class RunUntilTip:
         self._worker.request_stop()
 
     def _wait_s(self, spacing_s: float) -> float:
-        """Return the seconds between two reads of the lease table: fewer once all held shards are at the tip."""
+        """Return the seconds between two reads of the lease table. They are fewer once all held
+        shards are at the tip.
+        """
         parts = self._metrics.shards.items()
         held = [key for key, part in parts if part.activity is not ShardActivity.PAUSED]
-        return spacing_s if self._course.seems_over(held) else LOOK_ANYWAY_S
+        return spacing_s if self._catching_up.seems_over(held) else LOOK_ANYWAY_S
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
-        end = self._course.looked(self._seen(scan))
+        end = self._catching_up.looked(self._seen(scan))
         if end is not CatchUpEnd.CAUGHT_UP:
             return end
         if not await self._learn_closed() or await self._has_hidden_children(scan) or not self._worker.is_ready:
             return None
-        return self._course.looked(self._seen(scan))
+        return self._catching_up.looked(self._seen(scan))
 
     async def _learn_closed(self) -> bool:
         """List the closed shards again; return False if that fails.
 
-        A shard that was split meanwhile may have reached its tip before the worker has read its end.
+        A shard that was split during the run may have reached its tip although the worker has not read it to its end.
         """
         try:
             self._closed = await self._worker.sources.closed_shards()
@@ -259,7 +263,7 @@ class RunUntilTip:
         )
 
     async def _has_hidden_children(self, scan: TableScan) -> bool:
-        """Return whether child shards of ended shards have rows that the scan did not show yet."""
+        """Return whether child shards of ended shards have rows that are missing in the scan."""
         there = {lease.key for lease in scan.leases}
         unseen = sorted({child for lease in scan.leases if lease.is_complete for child in lease.children} - there)
         if not unseen:
@@ -273,7 +277,7 @@ class RunUntilTip:
     # --- after --------------------------------------------------------------------------------------------------------
 
     async def _judge(self, graceful: bool) -> None:
-        """Find out whether all records were given to the children and checkpointed by them."""
+        """Find out whether the children got all records and checkpointed them, and log the result."""
         if self._end is not CatchUpEnd.CAUGHT_UP:
             self._conclude(self._words())
         elif not graceful:
@@ -299,7 +303,7 @@ class RunUntilTip:
         return f"records come again in the next run: {in_words(lacking)}" if lacking else None
 
     def _words(self) -> str:
-        remaining = in_words(self._course.remaining) or "nothing was read yet"
+        remaining = in_words(self._catching_up.remaining) or "nothing was read yet"
         match self._end:
             case CatchUpEnd.PAUSED:
                 return f"only paused shards are left: {remaining}"

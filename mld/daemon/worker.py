@@ -1,9 +1,9 @@
 """`Worker`: one worker from start to stop. It joins leases, shards and consumers, and has no rules of its own.
 
 Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases#holding-tokens, leases#release-on-stop. Its loop
-reconciles: whenever the set of held leases or of running consumers changes, each held lease without a consumer gets
-one, and each consumer whose lease is lost is told so. A failed call changes nothing; an unexpected exception in a
-consumer ends only that consumer.
+reconciles leases and consumers: whenever the held leases or the running consumers change, each held lease without a
+consumer gets one, and each consumer whose lease is lost is informed. A failed call changes nothing; an unexpected
+exception in a consumer ends only that consumer.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from mld.tracking.tracked_stream import Standing
 
 log = logging.getLogger(__name__)
 
-INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
-OLD_CONSUMER_WAIT_S = 15.0  # if a lost lease comes back, its old consumer has this long to end before it is cancelled
-LEAVE_WAIT_S = 2.0  # for learning who takes over the leases, before children are asked to stop
-RELEASE_WAIT_S = 5.0  # for giving back the remaining leases when the grace is over
-LAST_WRITES_S = 7.0  # for these and the fleet's last writes together; a process that takes longer is often killed
+INITIALIZATION_ATTEMPTS_MAX = 20  # as in Java
+OLD_CONSUMER_WAIT_S = 15.0  # if a lost lease is acquired again, its old consumer is cancelled after this time
+LEAVE_WAIT_S = 2.0  # longest wait to learn who takes over the leases, before children are asked to stop
+RELEASE_WAIT_S = 5.0  # longest wait until the remaining leases are given back, when the grace period is over
+LAST_WRITES_S = 7.0  # for that and the fleet's last writes together; a process that takes longer is often killed
 
 
 class WorkerSignals:
-    """Events by which the parts of a worker notify it. Made before these parts, because the worker is made last."""
+    """Events by which the parts of a worker notify the worker. They are made first, because the worker is made last."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -86,7 +86,7 @@ class Worker:
         self.sources = sources
         self._settings = settings
         self.signals = signals
-        """Events that others may wait for as well, to follow the worker's life."""
+        """Events that other parts of the daemon, too, wait for, to follow the worker's life."""
         self._changed = signals.changed
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
@@ -118,7 +118,7 @@ class Worker:
         self.signals.request_stop()
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Let all consumers, running and future ones, use these settings. Only bounds and pauses may differ."""
+        """Let all consumers, running and future ones, use these settings. Only bounds and pauses may have changed."""
         self._settings = replace(self._settings, child=settings)
         for running in self._consumers.values():
             running.consumer.adjust(settings)
@@ -153,7 +153,7 @@ class Worker:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def _initialize(self) -> bool:
-        """Make up to 20 attempts to initialize, and return True; False if a stop was asked for meanwhile.
+        """Make up to 20 attempts to initialize. Return True after a success, False if a stop was asked for before.
 
         Raises StartupError if the last attempt fails.
         """
@@ -201,7 +201,7 @@ class Worker:
 
     async def _scan_or_create(self) -> TableScan:
         try:
-            if self._settings.lease_table.point_in_time_recovery:  # switched on for an existing table, too
+            if self._settings.lease_table.point_in_time_recovery:  # `ensure` switches it on for an existing table, too
                 await self.table.ensure()
             return await self._scan()
         except TableMissingError:
@@ -212,16 +212,16 @@ class Worker:
         return (await self.fleet.views.newer_than(self.parts.clock.monotonic())).scan
 
     async def _leads(self) -> bool:
-        """Return whether this worker may fill an empty table.
+        """Return whether this worker may create leases in an empty table.
 
-        Every worker may in the modes of 2.x, where leaders are chosen among the owners of leases.
+        In the modes of 2.x every worker may, because the leader is one of the owners of leases, and there are none yet.
         """
         return self.fleet.takes_leases or await self.fleet.leader.is_leader()
 
     # --- run ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        held = self._tell_consumers()
+        held = self._inform_consumers()
         for key, holding in held.items():
             if key in self._consumers:
                 if self._consumers[key].consumer.token != holding.token:
@@ -234,10 +234,11 @@ class Worker:
         self._finished_tokens &= tokens
         self._given_back &= tokens
 
-    def _tell_consumers(self) -> Mapping[str, HeldLease]:
-        """Tell each consumer whether its lease is lost, moving or still held; return the held leases.
+    def _inform_consumers(self) -> Mapping[str, HeldLease]:
+        """Let each consumer know whether its lease is lost, is moving, or is still held; return the held leases.
 
-        A consumer whose lease is suspended (in our table, but not confirmed in time) is told nothing yet.
+        A lease is suspended while the keeper has its token, but no answer has confirmed it in time. Its consumer is not
+        informed yet.
         """
         held, tokens = self.parts.keeper.held(), self.parts.keeper.tokens()
         for key, running in self._consumers.items():
@@ -259,7 +260,9 @@ class Worker:
         match self.sources.standing(holding.lease):
             case Standing.CONSUMED if holding.lease.handoff_to is None:
                 self._start_consumer(holding)
-            case Standing.CONSUMED | Standing.FORMER:  # no consumer reads the shard here: the next owner need not wait
+            case (
+                Standing.CONSUMED | Standing.FORMER
+            ):  # no consumer here reads the shard, so the next owner need not wait
                 self._finished_tokens.add(holding.token)
                 self._give_back(holding)
             case Standing.UNKNOWN:
@@ -300,9 +303,9 @@ class Worker:
     # --- stop --------------------------------------------------------------------------------------------------------
 
     async def _drain(self, grace_s: float) -> bool:
-        """End all consumers, and give their leases away. Return whether all children ended within `grace_s` seconds.
+        """End all consumers, and give their leases to other workers, or free them.
 
-        Children that take longer are killed.
+        Return whether all children ended within `grace_s` seconds. Children that take longer are killed.
         """
         running = list(self._consumers.values())
         log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
@@ -339,14 +342,14 @@ class Worker:
         return not late
 
     async def _follow_leaving(self, leaving: asyncio.Future[None]) -> None:
-        """Wait until the fleet knows who receives the leases, at most `LEAVE_WAIT_S`.
+        """Wait until the fleet knows which workers take over the leases, at most `LEAVE_WAIT_S`.
 
-        Consumers whose leases are lost in the meantime are told so.
+        Consumers whose leases are lost in the meantime are informed.
         """
         waited = asyncio.ensure_future(self.parts.clock.sleep(LEAVE_WAIT_S))
         while not leaving.done() and not waited.done():
             self._changed.clear()
-            self._tell_consumers()
+            self._inform_consumers()
             changed = asyncio.ensure_future(self._changed.wait())
             awaited: set[asyncio.Future[Any]] = {leaving, waited, changed}
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
@@ -356,7 +359,9 @@ class Worker:
             leaving.result()
 
     async def _release_rest(self) -> None:
-        """Release the leases that no consumer gave away: of completed shards, and of children that were killed."""
+        """Release the leases that no consumer gave away: those of completed shards, and of children
+        that were killed.
+        """
         self.parts.keeper.resumer.close()
         for key, token in self.parts.keeper.tokens().items():
             self._release(key, token)
@@ -366,7 +371,9 @@ class Worker:
 
 
 class _Running:
-    """A consumer with its task, and a timer that cancels it when a new consumer has waited for its end long enough."""
+    """A consumer, its task, and a timer that cancels the task when a new consumer has waited long
+    enough for its end.
+    """
 
     def __init__(self, consumer: ShardConsumer, task: asyncio.Task[None]) -> None:
         self.consumer = consumer

@@ -13,15 +13,15 @@ from mld.serving.prometheus import WORKER, Families
 
 
 def merged(
-    told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
+    texts: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
 ) -> tuple[str, bytes]:
     """Return content type and body of one text (exposition) with the metrics of a whole group of workers.
 
-    `told` has the name of each worker and the text of its own metrics. Two metrics of the group are added: the number
+    `texts` has the name of each worker and the text of its own metrics. Two metrics of the group are added: the number
     of running workers (`running`), and how often each was restarted (`restarts`).
     """
     families: dict[str, Family] = {}
-    for worker, text in told:
+    for worker, text in texts:
         for found in text_string_to_metric_families(text):
             family = families.setdefault(found.name, Family(found.name, found.documentation, found.type))
             family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
