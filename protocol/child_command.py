@@ -14,10 +14,10 @@ _SPACES = re.compile(" +")
 
 
 def split_command(value: str) -> list[str]:
-    """Split at runs of spaces (U+0020) only; empty pieces at the end are dropped.
+    """Split a command at runs of spaces (U+0020), and at nothing else; drop empty pieces at the end.
 
-    As in the Java daemon, a leading space gives an empty first argument, and an empty value a single empty one; neither
-    can be started.
+    As in the Java daemon, a leading space makes the first piece empty, and an empty value gives one empty piece.
+    Neither can be started.
     """
     pieces = _SPACES.split(value)
     while len(pieces) > 1 and not pieces[-1]:
@@ -26,7 +26,7 @@ def split_command(value: str) -> list[str]:
 
 
 def shell_command(program_path: str, command: Sequence[str]) -> list[str]:
-    """Return the command to try after the kernel refused `program_path` (ENOEXEC), because it is a
-    script without `#!`.
+    """Return the command that runs `program_path` by a shell. It is for a script without `#!`, which the kernel refuses
+    with ENOEXEC.
     """
     return [SHELL, program_path, *command[1:]]

@@ -1,4 +1,4 @@
-"""Parses one line of a child's output: a message, or the reason why it is none.
+"""Parses one line of a child's output. The result is a message, or the reason why the line is not one.
 
 Rules: protocol#json-form, protocol#tolerated-lines. A child may print anything, so parsing never raises. Nothing here
 does I/O.
@@ -20,10 +20,11 @@ from mld.protocol.messages import (
 
 CROWDED_CHARS = 16 * 1024
 MEMBERS_MAX = 1000
-"""If a line longer than CROWDED_CHARS has more commas, only its first CROWDED_CHARS are parsed. A message has five
-members, and parsing half a million would delay the daemon. A message before such noise is still found."""
+"""If a line longer than CROWDED_CHARS has more commas than this, only its first CROWDED_CHARS are parsed, because
+parsing half a million members would delay the daemon. A message has five members, so a message at the beginning of such
+a line is still found."""
 REASON_CHARS_MAX = 80
-"""Characters of a child's line that a reason quotes."""
+"""How many characters of a child's line are quoted in an `Ignored.reason`."""
 _WHITESPACE = " \t\r\n\ufeff"
 """Includes the byte order mark that some systems write before UTF-8."""
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
@@ -33,9 +34,9 @@ _DECODER = json.JSONDecoder(parse_int=NumberText, parse_float=NumberText, parse_
 def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
     """Return the meaning of one line of a child's output. Never raises.
 
-    Where it is safe, more is accepted than in Java (protocol#tolerated-lines): extra keys, and `null`. But a checkpoint
-    request that lacks `sequenceNumber` and has unknown keys is refused: taken as "everything delivered so far" it could
-    checkpoint records that the child has not finished.
+    Extra keys and `null` are accepted, unlike in Java, where that is safe (protocol#tolerated-lines). But a checkpoint
+    request that lacks `sequenceNumber` and has unknown keys is refused. If it counted as "everything delivered so far",
+    it could checkpoint records that the child has not finished.
     """
     if not line:
         return Ignored("an empty line", quiet=True)
@@ -63,6 +64,7 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
 
 
 def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> CheckpointRequest:
+    """Return the checkpoint request in a message. Raises Unreadable."""
     sequence = coerce_text(value, "sequenceNumber")
     sub = coerce_integer(value, "subSequenceNumber")
     if sequence is None and value.get("checkpoint") is not None:
@@ -77,6 +79,6 @@ def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> Checkpoin
 
 
 def shorten(line: str) -> str:
-    """Return a child's line for the log: ASCII, quoted, short."""
+    """Return a child's line as a short, quoted ASCII text for the log."""
     head = ascii(line[:REASON_CHARS_MAX])
     return head if len(line) <= REASON_CHARS_MAX else f"{head} and {len(line) - REASON_CHARS_MAX} characters more"

@@ -24,19 +24,22 @@ from mld.protocol.messages import (
 )
 
 PIECE_BYTES = 128 * 1024
-"""Size of a piece of a line. Framing a piece takes well under 2 ms, and it fits into the processor's cache."""
+"""Size of a piece of a line. Making a piece takes well under 2 ms, and a piece fits into the processor's cache."""
 SLICE_DATA_BYTES = 96 * 1024
-"""Larger payloads are encoded in slices of this size. A multiple of 3, so that base64 slices join without padding."""
+"""Larger payloads are encoded in slices of this size. It is a multiple of 3, so that no slice but the last ends in
+padding."""
 _RECORD_HEAD = b'{"data":"'
 RECORD_END = b',"action":"record"}'
-"""The end of a record, thus of the last text of RECORD_FRAME. Keys made by `record_keys` come before it."""
+"""The end of each record, which is also the end of the last text in RECORD_FRAME. Keys made by `record_keys` come
+before it."""
 _RECORD_TAIL = (
     b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d%b' + RECORD_END
 )
 _RECORD = _RECORD_HEAD + b"%b" + _RECORD_TAIL
 RECORDS_HEAD = b'{"action":"processRecords","records":['
 RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d%b", b"0").split(b"%b"))
-"""The texts around the fields of a record outside aggregates. The fields are base64, JSON text, digits and digits."""
+"""The texts between the fields of a record that is not in an aggregate. The fields are its data (base64), its partition
+key (JSON text), its sequence number and its arrival time (digits)."""
 
 
 def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, dialect: Dialect) -> bytes:
@@ -84,8 +87,8 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
 def encode_record(
     data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> bytes:
-    """Return one element of `records`. `key` is JSON text, `sequence` and `arrival_ms` are digits, `extra` is made by
-    `record_keys`.
+    """Return one element of `records`. `key` is JSON text; `sequence` and `arrival_ms` are ASCII digits; `extra` is
+    made by `record_keys`.
     """
     return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub, extra)
 
@@ -93,7 +96,7 @@ def encode_record(
 def encode_large_record(
     data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> Iterator[bytes]:
-    """Yield one element of `records` in slices, for payloads above SLICE_DATA_BYTES; see `encode_record`."""
+    """Yield one element of `records` in slices, for payloads larger than SLICE_DATA_BYTES; see `encode_record`."""
     yield _RECORD_HEAD
     view = memoryview(data)
     for start in range(0, len(view), SLICE_DATA_BYTES):
@@ -102,17 +105,17 @@ def encode_large_record(
 
 
 def record_keys(keys: Mapping[str, str]) -> bytes:
-    """Return JSON for keys that every record of a stream has after the usual ones. They are flat; children that do not
-    know them ignore them.
+    """Return the JSON text of additional keys, which a record has after the usual ones. Their values are plain texts,
+    and children that do not know these keys ignore them.
     """
     return "".join(f",{quote(key)}:{quote(value)}" for key, value in keys.items()).encode()
 
 
 def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorName | None) -> bytes:
-    """Return the reply to a checkpoint request, newline included. `error` None: the position is stored.
+    """Return the reply to a checkpoint request, newline included. `error` is None if the position was stored.
 
-    The reply repeats the position; if it came under the 1.x key, it goes back under that key, where the child expects
-    it.
+    The reply repeats the position. If the child sent the position under the 1.x key, the reply has it under that key,
+    too.
     """
     name = "null" if error is None else quote(error.value)
     if request.legacy_key:
@@ -124,7 +127,9 @@ def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorNa
 
 
 def _stream_keys(stream: StreamLabel | None) -> str:
-    """Return the stream as flat keys, because existing children refuse an object (protocol#keys-of-several-streams)."""
+    """Return the JSON text of three keys that name the stream. They are not one object, because existing children
+    refuse objects (protocol#keys-of-several-streams).
+    """
     if stream is None:
         return ""
     return f',"streamName":{quote(stream.name)},"streamArn":{quote(stream.arn)},"streamId":{quote(stream.id)}'

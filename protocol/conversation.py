@@ -1,27 +1,28 @@
 """The exchange between the daemon and one child, as a state machine without I/O.
 
-Rules: protocol#half-duplex-turns, protocol#phases-of-a-child, protocol#stale-answers. It knows nothing of pipes,
-processes, clocks or leases: the caller writes the bytes it gets, feeds the lines it reads, and keeps the time.
+Rules: protocol#half-duplex-turns, protocol#phases-of-a-child, protocol#stale-answers. The machine knows nothing of
+pipes, processes, clocks or leases: its caller writes the lines that it returns, passes it the lines that the child
+wrote, and watches the time limits.
 
 Theory of operation
 -------------------
 
-The daemon sends one action at a time, and the child answers it with one status that names the action. Until then the
-action is *awaited*. At any time, with or without an awaited action, the child may request a checkpoint; each request
-gets one reply before the next line is read. Lines are handled in the order in which the child wrote them; until then
-they stay in the pipe.
+The daemon sends one action at a time, and the child answers it with one status that names the action. Until the status
+arrives, the action is *awaited*. At any time, with or without an awaited action, the child may request a checkpoint;
+each request gets one reply before the next line is read. Lines are handled in the order in which the child wrote them.
 
-The *phase* of the child's life decides what may be sent next. `initialize` comes first, and only once. After
-`shutdownRequested` there are no more records. `leaseLost` is the last action. `shardEnded` may be followed only by
-another `shardEnded`; unlike in Java, a failed checkpoint at the end of a shard thus gets a second chance. The phase
-changes when the status arrives, and not before. The end of the output, or a fault, makes it CLOSED. A checkpoint is
-refused before the status of `initialize`, and from `leaseLost` on.
+The *phase* of the child's life decides which action may be sent next. `initialize` comes first, and only once. After
+`shutdownRequested` the child gets no more records. `leaseLost` is the last action. `shardEnded` may be followed only by
+another `shardEnded`: unlike in Java, a child whose checkpoint failed at the end of a shard thus gets a second chance.
+The phase changes when the status of an action arrives, and not before. When the child's output ends or breaks the
+protocol, the phase becomes CLOSED. A checkpoint is refused before the status of `initialize`, and from `leaseLost` on.
 
-A status while no action is awaited is *stale*, for example a second status for one action, which Java would take for
-the answer to the next action. It is discarded and reported as `StaleAnswer`. A line that is not a message is `Ignored`.
+A status that arrives while no action is awaited is *stale*: for example, a second status for one action, which Java
+would take for the answer to the next action. A stale status is discarded and reported as `StaleAnswer`. A line that is
+not a message is reported as `Ignored`.
 
-There are two kinds of errors. `ProcessorError`: the child broke the protocol and must be ended; the conversation is
-CLOSED. `ProtocolMisuse`: our own bug.
+There are two kinds of errors. `ProcessorError` means that the child broke the protocol and must be ended; the phase is
+then CLOSED. `ProtocolMisuse` is a bug of the caller.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from mld.protocol.messages import (
 )
 from mld.protocol.phases import Phase
 
-# Which action may be sent in which phase, and the phase after its status.
+# Maps each phase and each action that may be sent in it to the phase after the status of that action.
 PHASES = MappingProxyType(
     {
         (Phase.NEW, ActionName.INITIALIZE): Phase.READY,
@@ -60,7 +61,7 @@ PHASES = MappingProxyType(
 )
 # Phases in which a checkpoint request gets InvalidStateException. The same holds while `leaseLost` is awaited.
 CHECKPOINT_REFUSED = frozenset({Phase.NEW, Phase.LEASE_LOST})
-# In 1.x one message, `shutdown`, stands for both (protocol#protocol-generations).
+# In KCL 1.x the message `shutdown` stands for both of these actions (protocol#protocol-generations).
 _LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
 HINT_OF_1X = ", which programs for KCL 1.x do not know: they need mld.protocolVersion = 1"
 Event: TypeAlias = "ActionDone | CheckpointAsked | Ignored | StaleAnswer"
@@ -71,11 +72,11 @@ class ProcessorError(Exception):
 
 
 class ProcessorGoneError(ProcessorError):
-    """The child ended, or closed its stdin or stdout, while something was due."""
+    """The child exited, or closed its stdin or stdout, although it still had to read or to answer."""
 
 
 class ProcessorSilentError(ProcessorError):
-    """The child took longer than it may."""
+    """The child did not answer, or did not read, within the time limit."""
 
 
 class ProtocolMisuse(Exception):
@@ -91,8 +92,8 @@ class ActionDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """The child requested a checkpoint, and a reply is due; if `refused` is set, with that error. `action` is the
-    awaited one.
+    """The child requested a checkpoint, and must get a reply. If `refused` is set, the reply must have that error.
+    `action` is the awaited action, if any.
     """
 
     request: CheckpointRequest
@@ -116,13 +117,13 @@ class Conversation:
         self._dialect = dialect
         self.phase = Phase.NEW
         self.awaited: ActionName | None = None
-        """The action whose status is due; None if there is none."""
+        """The action whose status the child owes; None if no action is awaited."""
         self._asked: CheckpointAsked | None = None
 
     def begin(self, action: ActionName) -> None:
-        """Mark an action as sent. Call it before the first byte is written. Raises ProtocolMisuse.
+        """Note that an action is sent. Call this before the first byte is written. Raises ProtocolMisuse.
 
-        Only `processRecords` needs it, because the caller streams that line; for all others `send` calls it.
+        `send` calls it for you. Only `processRecords` is not sent by `send`, because its line is written in pieces.
         """
         if (self.phase, action) not in PHASES:
             raise ProtocolMisuse(f"{action.value} is not allowed in phase {self.phase.name}")
@@ -136,7 +137,8 @@ class Conversation:
         return codec.encode_action(action, self._dialect)
 
     def receive_line(self, line: str) -> Event:
-        """Take the next line of the child's output. If a reply is due, call `reply` first.
+        """Handle the next line of the child's output, and return what it means. After a checkpoint request, call
+        `reply` first.
 
         Raises ProcessorError if the line breaks the protocol.
         """

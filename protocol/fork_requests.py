@@ -1,11 +1,11 @@
-"""How a fork server is asked for a child: the request, the answers, and the socket that carries them.
+"""The protocol by which a fork server is asked for a child: the request, the answers, and the socket that carries them.
 
 See docs/use/fork-server.md. A connection carries one request: a length, fields separated by NUL, and the descriptors of
-standard input, output and error. Answers are records of a fixed size: the first says what became of the request, a
-later one reports the child's end.
+standard input, output and error. Answers are records of a fixed size. The first says whether the child was forked; a
+later one reports how the child ended.
 
-This module imports only built-in modules of the interpreter. A small program between another daemon and the server uses
-it, and that program is started 64 times for 64 shards.
+This module imports only built-in modules of the interpreter, so that it is imported fast: the command `mld-zygote` uses
+it, and is started once for each shard.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ OF_SHARD = frozenset({
     b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"MLD_ANCESTOR_SHARD_IDS", b"MLD_CHILD_NUMBER", b"MLD_CHILDREN_PER_SHARD",
     b"PWD", b"OLDPWD", b"SHLVL", b"_",
 })  # fmt: skip
-"""Variables that may always differ between the children of one server: those about the shard, and those that shells
-set."""
+"""Environment variables that may always differ between the children of one server: those about the shard, and those
+that shells set."""
 STREAM_ID = b"MLD_STREAM_ID"
 OF_STREAM = frozenset({STREAM_ID, b"MLD_STREAM_NAME", b"MLD_STREAM_ARN", b"MLD_STREAM_CREATED"})
-"""Variables that may also differ if an application reads several streams; then `STREAM_ID` is set. With one stream they
-must be equal, because a module may read the stream's name while it is imported."""
+"""Environment variables that may also differ if the application reads several streams; in that case `STREAM_ID` is set.
+With one stream they must be equal, because a module may read the stream's name while it is imported."""
 NAME_BYTES_MAX = 32 + len(".plain")
-"""Longest name of a server's files in the directory where its daemon's children meet."""
+"""Length of the longest file name of a server in the directory that `meeting` finds."""
 RECORD_BYTES = 16
 LENGTH_BYTES = 8
 REQUEST_BYTES_MAX = 8 * 1024 * 1024  # Linux allows an environment and arguments of 6 MiB
 _DIRECTORY_FLAGS = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _HASH_MODULUS = 2**127 - 1
 _VERSION = b"1"
-# What became of a request.
+# Results of a request, in the first answer.
 PID = "pid"  # the child runs, with this process id
 PLAIN = "plain"  # this script cannot be forked, so start it as an ordinary process
 STALE = "stale"  # the server's modules are out of date, or from another environment, so start a new server
-# The end of a child.
+# How a child ended, in the later answer.
 EXIT = "exit"
 SIGNAL = "signal"
 
 
 def per_child(environment: Mapping[bytes, bytes]) -> frozenset[bytes]:
-    """Return the variables that may differ between this child and others of its server."""
+    """Return the environment variables that may differ between this child and others of its server."""
     return OF_SHARD | OF_STREAM if STREAM_ID in environment else OF_SHARD
 
 
 def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes]) -> bytes:
-    """Return everything that all children of one server have in common: directory, arguments, and all variables except
-    `per_child`.
+    """Return, as one text, everything that must be equal for all children of a server: the working directory, the
+    arguments, and all environment variables except those of `per_child`.
     """
     own = per_child(environment)
     variables = sorted(name + b"=" + value for name, value in environment.items() if name not in own)
@@ -60,11 +60,11 @@ def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[byt
 
 
 class Request:
-    """A request to fork one child. `own_group`: the child leads a process group of its own, else it joins the
-    requester's.
+    """A request to fork one child. With `own_group` the child leads a process group of its own; otherwise it joins that
+    of the requesting process.
 
-    `variables` may differ between children. `shared` is only compared as a whole, so the server has little to do: each
-    of its steps touches memory pages that it shares with its children.
+    `variables` may differ between children. `shared` is only compared as a whole. So the server does little for a
+    request, which matters because whatever it does unshares memory pages that it shares with its children.
     """
 
     __slots__ = ("own_group", "shared", "variables")
@@ -83,7 +83,7 @@ class Request:
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
 
     def server_name(self) -> str:
-        """Return a name that is equal for all requests that one server may answer."""
+        """Return the name of the server for this request: equal for all requests that one server may answer."""
         return f"{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
 
     def encode(self) -> bytes:
@@ -107,7 +107,7 @@ def encode_record(what: str, number: int = 0) -> bytes:
 
 
 def decode_record(record: bytes) -> tuple[str, int] | None:
-    """Return the word and the number of an answer; None if it was cut off, because the other side is gone."""
+    """Return the word and the number of an answer; None if the answer is incomplete, because the other side is gone."""
     if len(record) != RECORD_BYTES:
         return None
     what, number = record.decode().split()
@@ -115,7 +115,7 @@ def decode_record(record: bytes) -> tuple[str, int] | None:
 
 
 def process_identity(pid: int) -> tuple[int, int] | None:
-    """Return id and start time of a process, which are never reused together; None if there is no such process."""
+    """Return the id and the start time of a process, which together are never reused; None if no such process runs."""
     try:
         handle = posix.open(f"/proc/{pid}/stat", posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -129,7 +129,9 @@ def process_identity(pid: int) -> tuple[int, int] | None:
 
 
 def open_runtime_directory(directory: str) -> int:
-    """Return a descriptor of a directory that only this user can have made and written to. Raises MeetingError."""
+    """Open a directory and return its descriptor. Raises MeetingError unless the directory belongs to this user and is
+    closed to all others.
+    """
     try:
         handle = posix.open(directory, _DIRECTORY_FLAGS)
     except OSError as error:
@@ -146,14 +148,14 @@ def socket_path(directory: str, name: str) -> str:
 
 
 def peer(connection: _socket.socket) -> tuple[int, int]:
-    """Return process id and user id of the other end, as the kernel knows them."""
+    """Return the process id and the user id of the process at the other end, as the kernel knows them."""
     raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     return int.from_bytes(raw[:4], sys.byteorder), int.from_bytes(raw[4:8], sys.byteorder)
 
 
 def send_request(connection: _socket.socket, request: Request, descriptors: Sequence[int]) -> None:
-    """Send a request on a blocking connection, or on one that accepts all of it at once. Raises OSError
-    if it does not.
+    """Send a request with the descriptors. On a non-blocking connection, raises OSError if the socket does not take the
+    whole request at once.
     """
     data = request.encode()
     packed = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)

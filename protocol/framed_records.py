@@ -1,7 +1,7 @@
 """Splits a `processRecords` line into its framed records, and joins some of them into new lines.
 
-The search for a record that kills its processor needs that. The child gets the same bytes for each record, only in
-other batches, however the first line was framed. The separator cannot occur inside a text, because quotes are escaped
+The search for a record that kills its processor needs this. A record keeps exactly the bytes that it had in the first
+line; only the batches differ. The text that ends a record cannot occur inside a JSON string, because quotes are escaped
 there.
 """
 
@@ -22,18 +22,20 @@ _POSITION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FramedRecord:
-    """One element of `records`; `text` is its JSON."""
+    """One element of `records`: its position, and its JSON text."""
 
     sequence: str
     sub: int
     text: bytes
 
     def as_it_came(self) -> FramedRecord:
-        """Return the record as Kinesis delivered it; subclasses that change records keep the original."""
+        """Return the record as Kinesis delivered it. Subclasses whose `text` is a changed record return the
+        original.
+        """
         return self
 
     def fields(self) -> dict[str, object]:
-        """Return the fields that the child gets: data (base64), partitionKey, sequenceNumber,
+        """Return the record's fields as the child gets them: data (base64), partitionKey, sequenceNumber,
         approximateArrivalTimestamp, …
         """
         fields: dict[str, object] = json.loads(self.text)
@@ -48,7 +50,9 @@ class FramedRecord:
 
 
 class Splitter:
-    """Splits one line, which is fed in pieces. Each step handles one piece and one unfinished record."""
+    """Splits one line, whose pieces are passed to `feed` in order. Besides the piece, only one unfinished record is
+    kept.
+    """
 
     def __init__(self) -> None:
         self._rest = b""

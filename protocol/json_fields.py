@@ -1,6 +1,6 @@
 """Reads fields of a child's message as leniently as Jackson does for the Java daemon.
 
-Rules: protocol#tolerated-lines. A number keeps every digit until the type of its field is known.
+Rules: protocol#tolerated-lines. A number is kept as text, with every digit, until the type of its field is known.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _INT_TEXT_CHARS_MAX = 20
 
 
 class NumberText(str):
-    """A JSON number as text, so that a sequence number keeps every digit."""
+    """A JSON number, kept as text so that no digit of a sequence number is lost."""
 
     __slots__ = ()
 
 
 class Unreadable(Exception):
-    """A field of a known message has a value that it cannot have."""
+    """A field of a known message has a value of the wrong type."""
 
 
 def refuse_constant(text: str) -> NoReturn:
@@ -59,6 +59,7 @@ def coerce_integer(value: dict[str, object], key: str) -> int | None:
 
 
 def _truncate(text: str) -> int | None:
+    """Return a JSON number without its fraction; None if it does not fit into 64 bits."""
     whole = _whole(text)
     if whole is not None:
         return whole
@@ -67,6 +68,7 @@ def _truncate(text: str) -> int | None:
 
 
 def _whole(text: str) -> int | None:
+    """Return a text of at most 19 digits, with or without a sign, as an integer; None for any other text."""
     digits = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
     if len(digits) >= _INT_TEXT_CHARS_MAX or not (digits.isascii() and digits.isdigit()):
         return None

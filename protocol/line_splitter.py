@@ -1,20 +1,19 @@
 """`LineSplitter`: splits the bytes of a child's output into lines.
 
-Rules: protocol#line-framing. LF, CR LF and a single CR end a line. Text is UTF-8; bad bytes are replaced. A last line
-without an end counts. The work is linear in the bytes, however they are cut. Nothing here does I/O.
+Rules: protocol#line-framing. LF, CR LF and a single CR end a line. Text is UTF-8; invalid bytes are replaced. A last
+line without a line end counts as a line. The work is linear in the number of bytes, however they are divided into
+pieces. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
 LINE_BYTES_MAX = 1024 * 1024
-"""Longest line that is kept; messages of a child have about 100 bytes. A longer line is cut: a message followed by
-noise is still found, and a cut message is no message."""
+"""Longest line that is kept; messages of a child have about 100 bytes. A longer line is cut off. If it begins with a
+message, the message is still found; a message that was cut off is invalid JSON, and so ignored."""
 
 
 class LineSplitter:
-    """Takes bytes and returns lines. By `buffered_bytes` the caller knows when to stop reading from a child that floods
-    it.
-    """
+    """Takes bytes and returns lines. `buffered_bytes` tells how much of an unfinished line is kept."""
 
     __slots__ = ("_after_cr", "_line_bytes_max", "_pending")
 

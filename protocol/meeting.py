@@ -1,12 +1,13 @@
-"""Where the children of one daemon meet: a directory for sockets, locks and files that only this user can open.
+"""Finds the directory that all children of one daemon share, for sockets, locks and files. Only this user can open it.
 
-Other users can write into `/tmp` too, and could take a predictable name first. So the name ends in random characters,
-and only a directory that belongs to this user and is closed to all others is accepted. All children of a daemon must
-find the same directory. So they look for it, or make it, while they hold a lock on the daemon's `/proc/<pid>/environ`,
-a file that no other user can open. Without that file (no `/proc`, or a daemon of another user) the name has a fixed
-end, and a directory of another user is refused.
+Other users can write into `/tmp` too, and could create a directory with a predictable name first. So the name ends in
+random characters, and only a directory that belongs to this user and is closed to all others is accepted. All children
+of a daemon must find the same directory. So they look for it, or make it, while they hold a lock on the daemon's
+`/proc/<pid>/environ`, a file that no other user can open. Without that file (no `/proc`, or a daemon of another user)
+the name has a fixed end instead of random characters, and a directory of another user is refused.
 
-This module imports only built-in modules of the interpreter: 64 small programs start with it for 64 shards.
+This module imports only built-in modules of the interpreter, so that it is imported fast: the command `mld-zygote` uses
+it, and is started once for each shard.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from collections.abc import Iterator, Mapping, Sequence
 SOCKET_PATH_BYTES_MAX = 107  # room in struct sockaddr_un, without the NUL
 FALLBACK = "/tmp"  # noqa: S108
 RANDOM_BYTES = 6
-"""48 bits cannot be guessed before the directory is made; afterwards it is ours."""
+"""48 bits cannot be guessed before the directory is created; afterwards the name no longer has to be secret."""
 FIXED_END = "0"
 Owner = tuple[int, int]
-"""A process, as its id and start time, which are never reused together."""
+"""The id and the start time of a process, which together are never reused."""
 
 
 class MeetingError(Exception):
-    """There is no such directory, or no fork server in it; the text is one sentence that says why."""
+    """The directory cannot be created or used, or has no fork server; the text is one sentence that says why."""
 
 
 def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Return directories for sockets and locks, the best first: of the systemd service, of the user's session, for
-    temporary files.
+    """Return the directories to try for sockets and locks, in this order: that of the systemd service, that of the
+    login session, those for temporary files.
     """
     service = environment.get(b"RUNTIME_DIRECTORY", b"").partition(b":")[0]
     private = [_text(place) for place in (service, environment.get(b"XDG_RUNTIME_DIR", b"")) if place]
@@ -40,13 +41,15 @@ def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
 
 
 def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Return directories with room for data; other places may be in memory, with a few MB."""
+    """Return the directories for temporary files, which have room for data. The other runtime directories may be in
+    memory, with only a few MB.
+    """
     named = environment.get(b"TMPDIR", b"")
     return list(dict.fromkeys([*([_text(named)] if named else []), FALLBACK]))
 
 
 def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str | None:
-    """Return the directory of this daemon's children; None if none of them has made it yet."""
+    """Return the directory of this daemon's children; None if no child has created it yet."""
     for place in _usable(program, owner, places, room_bytes):
         for name in _names(place, _prefix(program, owner)):
             return f"{place}/{name}"
@@ -54,9 +57,10 @@ def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str:
-    """Return the directory of this daemon's children, and make it if necessary. Raises MeetingError.
+    """Return the directory of this daemon's children, and create it if it is missing. Raises MeetingError.
 
-    A socket's name in it needs `room_bytes` of the limited length of a socket's path.
+    `room_bytes` is the length of the longest socket name in the directory: the whole path of a socket must not be too
+    long.
     """
     if found := find(program, owner, places, room_bytes):
         return found
@@ -78,7 +82,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]:
-    """Yield each daemon of this user, with the directory where its children meet."""
+    """Yield each daemon of this user that has such a directory, with the directory."""
     for place in places:
         for name in _names(place, f"{program}-"):
             pid, _, rest = name.removeprefix(f"{program}-").partition("-")
@@ -121,6 +125,9 @@ def _prefix(program: str, owner: Owner) -> str:
 
 
 def _usable(program: str, owner: Owner, places: Sequence[str], room_bytes: int) -> Iterator[str]:
+    """Yield those of `places` that we can write to, and whose path is short enough for a socket's name of
+    `room_bytes`.
+    """
     name_bytes = len(_prefix(program, owner)) + 2 * RANDOM_BYTES + 2  # and two slashes
     for place in places:
         fits = not room_bytes or len(_bytes(place)) + name_bytes + room_bytes <= SOCKET_PATH_BYTES_MAX
@@ -129,6 +136,7 @@ def _usable(program: str, owner: Owner, places: Sequence[str], room_bytes: int) 
 
 
 def _names(place: str, prefix: str) -> list[str]:
+    """Return the names of directories in `place` that begin with `prefix` and are closed to other users."""
     try:
         names = [name for name in posix.listdir(place) if name.startswith(prefix)]
     except OSError:
@@ -137,8 +145,8 @@ def _names(place: str, prefix: str) -> list[str]:
 
 
 def _is_directory(path: str, not_for_others: int = 0, *, follow_links: bool = True) -> bool:
-    """Return whether it is a directory. With `not_for_others`, it must also belong to this user and have none of these
-    mode bits.
+    """Return whether `path` is a directory. With `not_for_others`, it must also belong to this user and have none of
+    these mode bits.
     """
     try:
         status = posix.stat(path, follow_symlinks=follow_links)

@@ -18,7 +18,8 @@ class Dialect(Enum):
     """The generation of the protocol that a child speaks (protocol#protocol-generations)."""
 
     KCL_1 = 1
-    """KCL 1.x: one `shutdown` message with a reason; positions may have the key `checkpoint`."""
+    """KCL 1.x: a `shutdown` message with a reason in place of `leaseLost` and `shardEnded`; a position may have the key
+    `checkpoint`."""
     KCL_2 = 2
     """KCL 2.x and 3.x: `leaseLost` and `shardEnded`."""
 
@@ -64,7 +65,8 @@ class StreamLabel:
     name: str
     arn: str
     id: str
-    """``account:name:epoch``; the epoch differs from that of a deleted stream with the same name."""
+    """``account:name:epoch``. The epoch differs if a stream is deleted and another one is created under the same
+    name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Record:
     partition_key: str
     sequence_number: str
     sub_sequence_number: int
-    """Index in its KPL aggregate; 0 outside aggregates."""
+    """Index of the record in its KPL aggregate; 0 for a record outside aggregates."""
     approximate_arrival_ms: int
     """Epoch milliseconds; never null, because some children crash on null."""
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -84,10 +86,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """The first action. `sequence_number` is the lease's checkpoint: a number, or a sentinel for a new lease; or None.
+    """The first action. `sequence_number` is the lease's checkpoint: a sequence number, a sentinel for a new lease, or
+    None.
 
-    `shard_id` has no stream in it. `stream` is set if the application reads several. In the message it becomes flat
-    keys, because existing children cannot decode an object (protocol#keys-of-several-streams).
+    `shard_id` does not contain the stream. `stream` is set if the application reads several streams. In the message its
+    three fields are separate keys, because existing children cannot decode an object
+    (protocol#keys-of-several-streams).
     """
 
     shard_id: str
@@ -145,7 +149,8 @@ class ActionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A line that is no message for the daemon. `reason` says why. `quiet` lines are normal, and are not logged.
+    """A line that is not a message to the daemon; `reason` says why. Lines that are `quiet` are normal, and are not
+    logged.
 
     `is_log`: nothing in the line looks like a message, so the child's program probably logs to stdout.
     """

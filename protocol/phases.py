@@ -1,4 +1,4 @@
-"""The phases of a child's life, which decide what may be sent next (protocol#phases-of-a-child)."""
+"""The phases of a child's life, which decide which action may be sent next (protocol#phases-of-a-child)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Shares the records of a `processRecords` line among the children of a shard, by partition key.
 
-Rule: parallel#choice-of-the-child. The child of a record is the CRC-32 of its partition key in UTF-8, modulo the number
-of children: the same on every worker, in every version and after every restart. User records of KPL aggregates are
-shared by their own keys. Records without a key go to the children in turn.
+Rule: parallel#choice-of-the-child. The number of the child that gets a record is the CRC-32 of the record's partition
+key in UTF-8, modulo the number of children. So it is the same on every worker, in every version and after every
+restart. User records of KPL aggregates are shared by their own keys. Records without a key go to the children in turn.
 
-The line was framed by ourselves, so that a record is found by the quotes around its columns: base64 has none. A record
-whose text is unusual (escapes in its key, further keys at its end) is read by a pattern, which costs four
-times as much. Nothing is decoded, and the children get the same bytes as one child would.
+We made the line ourselves, so the fields of a record can be found by counting quotes: base64 has none. A record with
+escapes in its partition key, or with further keys at its end, is read by a regular expression, which costs four times
+as much. Payloads are not decoded, and the children get the same bytes as one child would.
 """
 
 from __future__ import annotations
@@ -30,43 +30,46 @@ _UNUSUAL = re.compile(
     rb'","partitionKey":("[^"\\]*(?:\\.[^"\\]*)*"),"sequenceNumber":"([0-9]+)","approximateArrivalTimestamp":-?[0-9]+,'
     rb'"subSequenceNumber":(-?[0-9]+)(?:,"[A-Za-z]+":"(?:[^"\\]|\\.)*")*' + re.escape(RECORD_END)
 )
-"""From the quote that ends the payload to the end of the record."""
+"""Matches a record from the quote that ends its payload to its end."""
 
 SharedRecord: TypeAlias = tuple[bytes, int, int]
-"""A record and who gets it: its sequence number in digits, its sub-sequence number, the child."""
+"""A record's sequence number in digits, its sub-sequence number, and the number of the child that gets it."""
 
 
 def by_position(record: SharedRecord) -> tuple[int, int]:
-    """Return what records are sorted by."""
+    """Return the position of a record as a key to sort by."""
     return int(record[0]), record[1]
 
 
 def is_ordered(records: Sequence[SharedRecord]) -> bool:
-    """Return whether records are certainly in the order of their positions: user records of an aggregate always are."""
+    """Return whether records are certainly in the order of their positions. User records of one aggregate always
+    are.
+    """
     numbers = [record[0] for record in records]
     return len(set(map(len, numbers))) <= 1 and all(map(le, numbers, numbers[1:]))
 
 
 class SharedLine:
-    """Takes the pieces of one line; `children` says how many share its records. `turn` is the child that gets the next
-    record without a key; it goes on from line to line.
+    """Shares the records of one line, which is fed in pieces, among `children` children. `turn` is the number of the
+    child that gets the next record without a key; pass the `turn` of the previous line.
 
-    `order` has the records in the order of the line. `texts` has those of each child, each after a byte that takes the
-    place of its comma, in texts that may begin and end anywhere in a record.
+    `order` has the records in the order of the line. `texts` has, for each child, the text of its records. The texts of
+    a child, when joined, are its records, each after one byte where the comma goes; one text may begin or end inside a
+    record.
     """
 
     def __init__(self, children: int, turn: int = 0) -> None:
         self.turn = turn
         self.order: list[SharedRecord] = []
         self.is_ordered = True
-        """Whether `order` is certainly that of the positions."""
+        """Whether the records in `order` are certainly in the order of their positions."""
         self.first_of: dict[int, SharedRecord] = {}
         """The first record of each child that has any."""
         self.last_of: dict[int, SharedRecord] = {}
         self.counts: Counter[int] = Counter()
         """How many records each child has."""
         self.texts: list[list[bytes]] = [[] for _ in range(children)]
-        self._parts: list[bytes] = []  # of a large record, whose payload goes on
+        self._parts: list[bytes] = []  # the text so far of a large record, whose payload goes on
         self._rest = b""
         self._has_begun = False
 
@@ -83,7 +86,7 @@ class SharedLine:
         completed: list[SharedRecord] = []
         note, children = completed.append, len(self.texts)
         runs: list[list[bytes | memoryview]] = [[] for _ in self.texts]
-        while True:  # `start` is at the bracket or comma before a record, or in the payload of one that goes on
+        while True:  # `start` is at the bracket or comma before a record, or in an unfinished payload
             data_end = find(b'"', start if self._parts else start + _TO_DATA)
             key_end = find(b'"', data_end + _TO_KEY)
             sequence_end = find(b'"', key_end + _TO_SEQUENCE)
@@ -110,7 +113,7 @@ class SharedLine:
                 child = self.turn
                 self.turn = (child + 1) % children
             note((sequence, sub, child))
-            if self._parts:  # of the first record that this piece completes
+            if self._parts:  # the earlier text of the first record that this piece completes
                 self.texts[child] += self._parts
                 self._parts = []
             runs[child].append(view[start:end])
@@ -120,11 +123,12 @@ class SharedLine:
                 texts.append(b"".join(run))
         self._rest = text[start:]
         if len(self._rest) > PIECE_BYTES and data_end < 0:
-            self._parts.append(self._rest)  # the payload so far is neither copied nor looked through again
+            self._parts.append(self._rest)  # so that the payload so far is not copied and searched again
             self._rest = b""
         self._sum_up(completed)
 
     def _sum_up(self, records: Sequence[SharedRecord]) -> None:
+        """Add the records that a piece has completed to `order`, `first_of`, `last_of` and `counts`."""
         self.is_ordered = self.is_ordered and is_ordered([*self.order[-1:], *records])
         self.order += records
         self.first_of = {record[2]: record for record in reversed(records)} | self.first_of
@@ -133,7 +137,7 @@ class SharedLine:
 
 
 def _plain(key: bytes) -> bytes:
-    """Return a key from its JSON text, in UTF-8. Half of a surrogate pair is a character to JSON, and to us."""
+    """Return a key from its JSON text, in UTF-8. A lone half of a surrogate pair is accepted, as in JSON."""
     text: str = json.loads(key)
     return text.encode("utf-8", "surrogatepass")
 

@@ -1,13 +1,14 @@
 """`AggregateReports`: reports KPL aggregates that are malformed, or whose user records belong to another shard.
 
 Rules: retrieval#hash-range-rule and retrieval#malformed-aggregates. An aggregate that is malformed, or exceeds the
-limits of `retrieval.kpl`, is delivered as it came; a broken producer may send nothing else. An aggregate with a user
-record outside the shard's hash range is not delivered at all. If the producer packed it before a reshard, the producer
-sends its records again, so nothing is lost. If the producer packs aggregates by rules of its own, or under wrong keys,
-the records are lost for good; Java does not report that. Both kinds are counted, and logged at most once a minute.
+limits of `retrieval.kpl`, is delivered as it came: a broken producer may send nothing but such aggregates. An aggregate
+with a user record outside the shard's hash range is not delivered at all. If the producer packed it before a reshard,
+the producer sends its records again, so nothing is lost. If the producer packs aggregates by rules of its own, or under
+wrong keys, the records are lost for good; Java does not report that. Both kinds of faulty aggregates are counted, and
+logged at most once a minute.
 
-Partition keys may be personal data. So only the length of a key and the first digits of its hash key are logged: they
-show which shard the key belongs to, and can be compared with a known key.
+Partition keys may be personal data. So only the length of a key and the first digits of its hash key are logged. These
+digits show which shard the key belongs to, and can be compared with those of a known key.
 """
 
 from __future__ import annotations
@@ -37,21 +38,23 @@ MISROUTED = (
 
 
 class SeenAggregates(Generic[T]):
-    """The reported aggregates of one kind; each is counted once, however often its batch is read."""
+    """The faulty aggregates of one kind (malformed or misrouted). Each is counted once, however often its batch is
+    read.
+    """
 
     def __init__(self, action: str, counted: str, message: str) -> None:
         self.action = action
         self.counted = counted
-        """The name of the things that a report counts: aggregates, or user records."""
+        """The log field with the count: `aggregates` or `user_records`."""
         self.message = message
         self.aggregates = 0
         self.count = 0
         self.reported = 0
-        self.example = ""  # the latest
+        self.example = ""  # describes the latest such aggregate
         self._last = -1  # the highest sequence number that was counted
 
     def fresh(self, found: Mapping[str, T]) -> dict[int, T]:
-        """Count the aggregates that are not counted yet; return them by sequence number."""
+        """Count those of the aggregates in `found` that were not counted before, and return them by sequence number."""
         numbered = {int(sequence): what for sequence, what in found.items() if int(sequence) > self._last}
         self.aggregates += len(numbered)
         self._last = max(numbered, default=self._last)
@@ -59,7 +62,9 @@ class SeenAggregates(Generic[T]):
 
 
 class AggregateReports:
-    """The reports of one shard during the life of one consumer. `dropped` is the shard's metric of such aggregates."""
+    """Reports the faulty aggregates of one shard during the life of one consumer. `dropped` is the metric that counts
+    them.
+    """
 
     def __init__(self, shard_id: str, dropped: Tally | None = None) -> None:
         self._dropped = Tally() if dropped is None else dropped
@@ -69,7 +74,7 @@ class AggregateReports:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
-        """Count the faulty aggregates of a batch, after its delivery; `hash_range` is the lease's."""
+        """Count the faulty aggregates of a batch that was delivered. `hash_range` is that of the lease."""
         if not batch.malformed and not batch.misrouted:
             return
         if malformed := self._malformed.fresh(batch.malformed):
@@ -92,7 +97,9 @@ class AggregateReports:
             self._cancel()
 
     def _report(self) -> None:
-        """Log new aggregates, and then nothing for a minute. The timer ends when a minute brings none."""
+        """Log the aggregates that were counted since the last report, and start a timer for the next report in a
+        minute. If there are none, no timer is started.
+        """
         self._cancel()
         news = [seen for seen in (self._malformed, self._misrouted) if seen.count > seen.reported]
         for seen in news:
@@ -109,6 +116,7 @@ class AggregateReports:
 
 
 def _example(sequence: int, found: Misrouted, hash_range: HashRange | None) -> str:
+    """Return a text that describes a misrouted aggregate, for the log."""
     source = "explicit hash key" if found.is_explicit else f"hash of a partition key of {found.key_bytes} bytes"
     within = "" if hash_range is None else f", outside {_shown(hash_range.start)} to {_shown(hash_range.end)}"
     return f"record {sequence}/{found.sub_sequence} has the hash key {_shown(found.hash_key)} ({source}){within}"

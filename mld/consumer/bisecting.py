@@ -1,7 +1,8 @@
-"""`Bisecting`: chooses the records to deliver next, until the one that kills its processor is found alone. Pure.
+"""`Bisecting`: searches for the record that kills its processor, by delivering smaller and smaller parts. Pure.
 
-Java has nothing like it. The search keeps positions and no records, so its memory is constant, and it survives restarts
-of the child; `take` gets the positions of the records at hand. Each life of a child begins at the checkpoint::
+Java has no such search. The search keeps positions and no records, so it takes constant memory, and it survives
+restarts of the child. `take` gets the positions of the records that can be delivered next. Each new child begins at the
+checkpoint::
 
     checkpoint   good                    bad           end
         |---------|-----------------------|-------------|
@@ -10,14 +11,14 @@ of the child; `take` gets the positions of the records at hand. Each life of a c
          deliver as  half next              one fails
          one part
 
-If a part fails, `bad` moves to its last record; if a part is accepted, `good` does. A part of one record cannot be
-halved. That record is the `culprit` only if the processor failed `attempts_max` times while the record was alone and
-the next after the checkpoint, so that everything before it is checkpointed. When `good` reaches `end`, the search is
-over.
+If a part fails, `bad` moves to its last record; if a part is accepted, `good` moves there. A part of one record cannot
+be halved. That record is the `culprit` only if the processor failed on it `attempts_max` times, and each time the
+record was delivered alone and came right after the checkpoint, so that everything before it is checkpointed. When
+`good` reaches `end`, the search is over.
 
-A batch that fails only as a whole is accepted in parts, and the search ends without a culprit. If failures continue
-without progress, the search is given up after `ROUNDS_MAX` of them, and batches are delivered whole until a checkpoint
-moves.
+If a batch fails only as a whole, all its parts are accepted, and the search ends without a culprit. If failures
+continue without progress, the search is given up after `ROUNDS_MAX` failures, and batches are delivered whole until the
+processor checkpoints.
 
 A record must never become the culprit if it was not alone, or if a record before it is not checkpointed.
 """
@@ -36,11 +37,13 @@ ROUNDS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Bisecting:
-    """The state of one shard; every change returns a new value. With `attempts_max` 0 there is never a search."""
+    """The state of the search in one shard; every change returns a new value. With `attempts_max` 0 there is never a
+    search.
+    """
 
     attempts_max: int
     attempts: int = 0
-    """Consecutive failed deliveries, each of which shared records with the one before."""
+    """The number of consecutive failed deliveries, each of which shared records with the previous one."""
     first: Position | None = None
     last: Position | None = None
     """First and last record of the latest failed delivery."""
@@ -49,12 +52,13 @@ class Bisecting:
     end: Position | None = None
     """`good`, `bad` and `end` are set during a search, see the module's header."""
     size: int = 1
-    """Records of the next part, where nothing has failed yet."""
+    """How many records the next part has, if it lies after `bad`, where nothing has been tried yet."""
     alone: Position | None = None
-    """The record that last failed alone and next after the checkpoint, `alone_failures` times."""
+    """The record on which the processor failed `alone_failures` times, when it was delivered alone and right after the
+    checkpoint."""
     alone_failures: int = 0
     rounds: int = 0
-    """Failures during searches since the last progress, except failures of a record alone."""
+    """Failures during searches since the last progress, without the failures on a single record."""
 
     @property
     def is_searching(self) -> bool:
@@ -66,16 +70,18 @@ class Bisecting:
 
     @property
     def culprit(self) -> Position | None:
-        """The record to set aside; None if it is not certain yet."""
+        """The record to set aside; None if no record is certain to be the cause."""
         return self.alone if self.is_searching and self.alone_failures >= self.attempts_max else None
 
     def resumed(self, first: Position, attempts: int) -> Bisecting:
-        """Continue the count of the shard's previous owner."""
+        """Return the state with which to continue after the shard's previous owner, which counted `attempts` failed
+        deliveries that began at `first`.
+        """
         return replace(self, attempts=attempts, first=first, last=first)
 
     def take(self, positions: Sequence[Position]) -> int:
-        """Return how many of the next records to deliver as one part; at least one if there are any. `positions` are
-        theirs, in order.
+        """Return how many of the next records to deliver as one part, at least one if there are any. `positions` are
+        the positions of these records, in order.
         """
         if self.end is None or self.good is None:
             return len(positions)
@@ -92,7 +98,7 @@ class Bisecting:
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
 
     def passed(self, last: Position) -> Bisecting:
-        """Note that the processor has accepted the part that ends with `last`."""
+        """Return the state after the processor has accepted the part that ends with `last`."""
         if self.end is None or self.good is None:
             return self
         if last >= self.end:
@@ -103,9 +109,11 @@ class Bisecting:
         return replace(self, good=max(self.good, last), bad=bad)
 
     def failed(self, good: Position, first: Position, last: Position, *, is_next_alone: bool) -> Bisecting:
-        """Note that the processor failed while it had the records `first` to `last`. It had accepted all before them.
+        """Return the state after the processor failed while it had the records `first` to `last`, having accepted all
+        before them.
 
-        `good` is the position before `first`. `is_next_alone`: there was one record, the next after the checkpoint.
+        `good` is the position before `first`. `is_next_alone`: there was only one record, and it came right after the
+        checkpoint.
         """
         overlap = self.first is not None and self.last is not None and first <= self.last and self.first <= last
         state = replace(self, attempts=self.attempts + 1 if overlap else 1, first=first, last=last)
@@ -122,7 +130,7 @@ class Bisecting:
         return replace(state, good=good, bad=last, end=end, size=1)
 
     def moved(self, checkpoint: Position) -> Bisecting:
-        """Note that the processor has checkpointed, which is progress."""
+        """Return the state after the processor has checkpointed, which is progress."""
         if self.end is None or checkpoint >= self.end:
             return Bisecting(self.attempts_max)
         good = checkpoint if self.good is None else max(self.good, checkpoint)
@@ -130,11 +138,12 @@ class Bisecting:
         return replace(self, good=good, bad=bad, rounds=0)
 
     def set_aside(self, culprit: Position) -> Bisecting:
-        """Note that the culprit was written to a dead letter and checkpointed."""
+        """Return the state after the culprit was written to a dead letter and checkpointed."""
         assert culprit == self.culprit
         fresh = Bisecting(self.attempts_max)
         assert self.end is not None
         return fresh if culprit >= self.end else replace(fresh, good=culprit, end=self.end)
 
     def _over(self) -> Bisecting:
+        """Return the state after a search that has ended or was given up."""
         return replace(self, good=None, bad=None, end=None, size=1, alone=None, alone_failures=0)

@@ -8,8 +8,9 @@ written as SHARD_END even if it was stored before).
     largest        the last record; at first `last`, raised by each batch, and to SHARD_END by the end of the shard
     end_sequence   set when the shard ends: the position that means the same as SHARD_END from then on
 
-A child may checkpoint `last`, and any position from `first` to the last record that it was given. The number 0, which
-no record has, means `last`: children that take the position from their own buffer name it when the buffer is empty.
+A child may checkpoint `last`, and any position from `first` to the last record that it was given. No record has the
+sequence number 0. It means `last`, because children that take the position from their own buffer send 0 when the buffer
+is empty.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class NoWrite:
-    """The position is stored already: success without a write."""
+    """The row already has this position: the checkpoint succeeds without a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,22 @@ class CheckpointRange:
         return self.last.is_shard_end
 
     def deliver(self, first: Position, largest: Position) -> CheckpointRange:
-        """Note that the processor gets a batch from `first` to `largest`. The range never becomes narrower."""
+        """Return the range after a batch from `first` to `largest` was given to the processor. The range never becomes
+        narrower.
+        """
         assert self.end_sequence is None, "nothing is delivered after the end of the shard"
         return replace(self, first=min(self.first or first, first), largest=max(self.largest, largest))
 
     def at_shard_end(self) -> CheckpointRange:
-        """Note that the processor gets `shardEnded`. May be repeated."""
+        """Return the range after `shardEnded` was given to the processor. May be repeated."""
         if self.end_sequence is not None:
             return self
         return replace(self, end_sequence=self.largest, largest=SHARD_END)
 
     def resolve(self, sequence: str | None, sub: int | None) -> Resolution:
-        """Decide a checkpoint request. Without `sequence` it means everything delivered so far; `sub` None means 0."""
+        """Decide what to do about a child's checkpoint request. If `sequence` is None, the request is for everything
+        delivered so far; `sub` None means 0.
+        """
         if sequence is None:
             return self._store(self.largest)
         sub = 0 if sub is None else sub
@@ -90,7 +95,7 @@ class CheckpointRange:
         return self._store(position)
 
     def written(self, position: Position) -> CheckpointRange:
-        """Note that the row now has `position`."""
+        """Return the range after `position` was written to the row."""
         return replace(self, last=position)
 
     def _was_given(self, position: Position) -> bool:

@@ -50,7 +50,9 @@ class ShardCheckpoints:
         self.refused = False
 
     def deliver(self, first: str | None, largest: Position | None) -> None:
-        """Note that the child has got a batch, from sequence number `first` to position `largest`; None: no records."""
+        """Note that the child has got a batch, from sequence number `first` to position `largest`; both are None if the
+        batch is empty.
+        """
         if first is not None and largest is not None:
             self.range = self.range.deliver(Position(first), largest)
 
@@ -59,7 +61,9 @@ class ShardCheckpoints:
         self.range = self.range.at_shard_end()
 
     async def answer(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Check a child's request against the records that it has got, and store it. Return None if the row has it."""
+        """Check a child's checkpoint against the records that it has got, and store it. Return None on success, else
+        the error to send to the child.
+        """
         error = None
         match self.range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
@@ -75,14 +79,18 @@ class ShardCheckpoints:
         return CheckpointErrorName.ILLEGAL_ARGUMENT
 
     async def advance(self, position: Position) -> CheckpointErrorName | None:
-        """Store a checkpoint of a child, or of several; return None if the row has it."""
+        """Store a checkpoint of the child, or the safe prefix of several children, and report the progress. Return as
+        `store`.
+        """
         error = await self.store(position)
         if error is None:
             self._on_moved(self.range.last)
         return error
 
     async def store(self, position: Position) -> CheckpointErrorName | None:
-        """Write the position to the row, on condition that we hold the lease; return None if the row has it."""
+        """Write the position to the row, on condition that we hold the lease. Return None if the row has it, else the
+        error name for the child.
+        """
         since = self._parts.clock.monotonic()
         try:
             position = await self._parts.keeper.checkpoint(self._key, self._token, position)

@@ -3,8 +3,8 @@
 Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child. The command is split on spaces and
 looked up on PATH; there is no shell. The child gets the daemon's environment, a few `MLD_*` variables and a process
 group of its own, so that a Ctrl-C at a terminal reaches the daemon and not the child. Every wait for the child has a
-limit. stdin is written while stdout is read, and neither blocks the loop. stderr, and everything unexpected on stdout,
-goes to the log.
+time limit. stdin is written while stdout is read, and neither blocks the loop. stderr, and everything unexpected on
+stdout, goes to the log.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from mld.retrieval.stream_naming import StreamNaming
 log = logging.getLogger(__name__)
 
 UNREAD_LINES_MAX = 1_000  # with more unread lines, stdout is paused; a chatty child only blocks itself
-LOGGED_PER_STEP = 50  # lines of stderr, some 20 us each; stderr is paused while more wait
-EOF_AFTER_EXIT_S = 1.0  # how long outputs may stay open after the child's exit, because a grandchild has them too
+LOGGED_PER_STEP = 50  # lines of stderr that are logged before other tasks run; each takes some 20 us
+EOF_AFTER_EXIT_S = 1.0  # how long a grandchild may hold the outputs open after the child's exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once, unless the kernel holds it (disk, NFS)
-LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # fewer lines if they are long, because each is searched for secrets
+LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # limits a step to fewer lines if they are long, as all are searched for secrets
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: enough for a traceback
-LAST_WORDS_CHARS_MAX = 500  # of each of these lines
+LAST_WORDS_CHARS_MAX = 500  # characters kept of each of these lines
 LARGE_PIECE_BYTES = 64 * 1024
 OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_IDS"})
-"""Variables that are not inherited: the daemon may itself run as a child, and then they describe another shard."""
+"""Environment variables that a child must not inherit. If the daemon itself runs as a child of another daemon, it has
+them from there, and they describe another shard."""
 EXIT_POLL_S = 0.05  # used only where the system has no pidfd
 
 _START_REMEDIES = {
@@ -59,14 +60,16 @@ _START_REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class ChildCommand:
-    """How to start the children of a stream: the split command, and the source of variables that name the stream."""
+    """The command that starts a stream's children, already split, and the source of the variables that name the
+    stream.
+    """
 
     command: Sequence[str]
     naming: StreamNaming | None = None
 
 
 class PipeHost:
-    """Starts children that are connected by pipes.
+    """Starts children, and connects them to the daemon by pipes.
 
     `command` is already split. `stop_timeout_s` bounds each step of ending a child. A child's environment consists of
     the daemon's, `environment`, the variables that name the stream, and those of its shard's address. `of_stream`
@@ -177,7 +180,7 @@ class PipeChild:
         self._sent: signal.Signals | None = None  # the last signal that we sent while the child still ran
         self._errors = LoggedLines()
         self._unlogged: deque[str] = deque()  # lines of stderr
-        self._is_logging_on = False  # whether the rest of `_unlogged` will be logged in the next turn of the loop
+        self._is_logging_on = False  # whether `_log_on` is scheduled to log the rest of `_unlogged`
         self._is_stderr_over = False
         self._ending = False  # from then on nobody reads the child's lines, and all of them are logged
         assert process.stdin and process.stdout and process.stderr
@@ -205,7 +208,7 @@ class PipeChild:
     # --- stdin -------------------------------------------------------------------------------------------------------
 
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
-        """See `ports.ChildProcess.begin_write`. Small lines are written at once, without a task."""
+        """See `ports.ChildProcess.begin_write`. Small pieces are written at once, without a task."""
         left = iter(pieces)
         for piece in left:
             is_turn = not piece or len(piece) >= LARGE_PIECE_BYTES
@@ -245,7 +248,7 @@ class PipeChild:
         return lines
 
     def _stdout_bytes(self, data: bytes) -> None:
-        if self._stdout_closed.is_set():  # these bytes are a grandchild's, see `_if_held`
+        if self._stdout_closed.is_set():  # these bytes come from a grandchild, see `_if_held`
             return
         self._add_lines(self._splitter.feed(data))
         if self._ending:
@@ -277,7 +280,9 @@ class PipeChild:
         self._log_some()
 
     def _log_some(self) -> None:
-        """Log waiting lines of stderr in steps, as one read may have thousands; read on only when all are logged."""
+        """Log some of the waiting lines of stderr, and the rest in later turns of the loop: one read may bring
+        thousands. stderr is read on when all are logged.
+        """
         characters = 0
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
             if line := self._unlogged.popleft():
@@ -297,6 +302,7 @@ class PipeChild:
             self._stderr.resume()
 
     def _log_on(self) -> None:
+        """Continue to log waiting lines, in a later turn of the loop."""
         self._is_logging_on = False
         self._log_some()
 
@@ -321,14 +327,14 @@ class PipeChild:
         return self._closed_status()
 
     def _end_by(self, number: signal.Signals) -> None:
-        """Send a signal to the group; remember it as the cause of the end if the child still ran."""
+        """Send a signal to the process group. If the child still runs, remember that the signal ended it."""
         if self._process.poll() is None:
             self._sent = number
         self._signal_group(number)
 
     async def _gone_within(self, timeout_s: float) -> bool:
-        """Return whether the process exits within the time. If so, first wait for the end of its outputs; `_on_exit`
-        bounds that wait.
+        """Wait for the process to exit, and then for the end of its outputs. Return False if it does not exit within
+        the time. `_on_exit` limits the wait for the outputs.
         """
         self._ending = True
         self._log_unread()
@@ -340,6 +346,7 @@ class PipeChild:
         return True
 
     def _log_unread(self) -> None:
+        """Log the lines of stdout that nobody has read, at level DEBUG."""
         lines = self.take_unread()
         if not log.isEnabledFor(logging.DEBUG):
             return
@@ -356,6 +363,7 @@ class PipeChild:
         return True
 
     def _closed_status(self) -> str:
+        """Release everything that belongs to the process, and return a text that says how it ended."""
         self._close()
         code = self._process.returncode
         if code is None:
@@ -379,6 +387,7 @@ class PipeChild:
     # --- exit watch --------------------------------------------------------------------------------------------------
 
     def _watch_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have `_on_exit` called when the process exits: by its pidfd, or by polling where there is none."""
         try:
             process = self._process
             handle = process.exit_handle() if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)
@@ -401,6 +410,7 @@ class PipeChild:
         self._on_exit()
 
     def _on_exit(self) -> None:
+        """Note that the process has exited, close its stdin, and begin to wait for the end of its outputs."""
         if self._process.poll() is None:
             return
         if self._exit_watch is not None:
@@ -416,6 +426,7 @@ class PipeChild:
     # it stayed in the child's process group, it is ended; if it is detached, our ends of its pipes are closed.
 
     def _let_outputs_end(self, otherwise: Callable[[], None]) -> None:
+        """Give the outputs some time to end; if one is still open then, call `otherwise`."""
         self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._if_held, otherwise)
 
     def _if_held(self, otherwise: Callable[[], None]) -> None:
@@ -424,6 +435,7 @@ class PipeChild:
             otherwise()
 
     def _end_group(self) -> None:
+        """Ask grandchildren in the process group to end; if there are none, close the outputs."""
         if self._signal_group(signal.SIGTERM):
             self._let_outputs_end(self._kill_group)
         else:

@@ -1,8 +1,8 @@
 """Turns the lines that a child prints into events of our log: a JSON object becomes fields, any other line stays text.
 
 A child may print anything. So its fields never replace ours, and if a field's name suggests a secret, the value is
-hidden. The work for a line is bounded: long lines and lines with many members are not parsed, and of many fields only
-the first are kept.
+hidden. The work for a line is bounded: JSON that is long or has many members is not parsed but logged as text, and if
+an object has many fields, only the first of them are kept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mld.protocol.line_splitter import LineSplitter
 LINE_CHARACTERS_MAX = 16 * 1024
 GOES_ON = "(this line goes on; the rest of it is left out)"
 UNFINISHED_BYTES_MAX = LINE_CHARACTERS_MAX - 2 - len(GOES_ON)
-MEMBERS_MAX = 400  # of a line: checking a member's name for secrets takes some 3 us
-FIELDS_MAX = 64  # kept of each object, and of each list
+MEMBERS_MAX = 400  # JSON members of a line that is parsed; checking a name for secrets takes some 3 us
+FIELDS_MAX = 64  # how many members are kept of each object, and of each list
 NAME_CHARACTERS_MAX = 128
 DEPTH_MAX = 8
 CHILD_PREFIX = "child_"
@@ -53,14 +53,17 @@ _WORDED = re.compile(
     r"(?:(?:[\w.-]+:|\[[^\]]*\]|\d[\w:.,/+-]*)\s+){0,3}\[?"
     r"(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|SEVERE|CRITICAL|FATAL)(?:\s|[]:]|\Z)"
 )
-"""A level in capitals at the beginning of a line. Times, names with a colon, and brackets may come before it."""
+"""Matches a line that names its level in capitals. Up to three words may precede the level: times, words that end in a
+colon, words in brackets."""
 _WORDED_CHARACTERS = 100
 _TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """One event of a child: its level (of `logging`), its message, and fields with names that are not ours."""
+    """One event that a child printed: its level as in `logging`, its message, and its fields, none of which has the
+    name of one of ours.
+    """
 
     level: int
     message: str
@@ -98,7 +101,9 @@ def _event(value: dict[str, Any]) -> ChildEvent:
 
 
 def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return the level, and the name of the field that has it; INFO and None if no field has one."""
+    """Return the level that an event names, and the name of the field with the level; INFO and None if no field has a
+    level.
+    """
     for name in _LEVELS:
         match value.get(name):
             case str(word) if word.strip().lower() in _NAMED:
@@ -111,6 +116,9 @@ def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
 
 
 def _numbered(number: int, *, is_python: bool) -> int:
+    """Convert a numeric level to one of `logging`: 0 to 7 are syslog's, larger ones those of pino, or of Python's
+    `levelno`.
+    """
     if number < len(_SYSLOG) and not is_python:
         return _SYSLOG[number]
     tens = number // 10 * 10 - (0 if is_python else _PINO_OFFSET)
@@ -118,10 +126,12 @@ def _numbered(number: int, *, is_python: bool) -> int:
 
 
 def _free(name: str) -> str:
+    """Return the name for a field of the child, with a prefix if we use the name ourselves."""
     return f"{CHILD_PREFIX}{name}" if name in RESERVED or not name else name
 
 
 def _bounded_object(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Copy an object, leaving out members beyond FIELDS_MAX and hiding values that may be secret."""
     bounded: dict[str, Any] = {}
     for number, (name, one) in enumerate(value.items()):
         if number == FIELDS_MAX:
@@ -133,6 +143,7 @@ def _bounded_object(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
 
 
 def _bounded(value: Any, depth: int) -> Any:
+    """Copy a JSON value, with limits to its depth and to the length of its lists."""
     match value:
         case dict() | list() if depth >= DEPTH_MAX:
             return "…"
@@ -147,7 +158,7 @@ def _bounded(value: Any, depth: int) -> Any:
 
 
 class LoggedLines:
-    """Splits the bytes of an output into lines to log. Each line is logged once, even if it never ends.
+    """Splits the bytes of an output into lines to log. Each line is logged once; a line that never ends is logged, too.
 
     The beginning of a very long line is logged at once. When that line ends, a second line tells how many bytes were
     left out.
@@ -156,7 +167,8 @@ class LoggedLines:
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._left_out: int | None = None
-        """Bytes left out of the present line, whose beginning was logged; None if the present line is short so far."""
+        """How many bytes were left out of the unfinished line, if its beginning was already logged; None if that was
+        not necessary so far."""
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that can be logged after these bytes."""
@@ -166,10 +178,11 @@ class LoggedLines:
         return self._shown(self._splitter.feed(data))
 
     def eof(self) -> list[str]:
-        """Return the rest, at the end of the output."""
+        """Return the lines that are left when the output has ended."""
         return self._shown(self._splitter.eof())
 
     def _shown(self, lines: list[str]) -> list[str]:
+        """Return these lines, with the beginning of an unfinished line that has become too long."""
         if self._left_out is not None and lines:
             lines[0], self._left_out = f"… {self._left_out} bytes more of this line", None
         buffered = self._splitter.buffered_bytes
@@ -204,7 +217,9 @@ class ChildLogger:
         self._own |= of_child(number)
 
     def log(self, line: str) -> None:
-        """Log a line at the level that it names. Lines below INFO are logged if INFO is, as the child printed them."""
+        """Log a line at the level that it names. A line below INFO is logged if INFO is enabled: the child decided to
+        print it.
+        """
         event = event_of(line, as_fields=self._as_fields)
         if self._log.isEnabledFor(max(event.level, INFO)):
             fields = {**event.fields, **self._own}

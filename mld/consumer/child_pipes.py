@@ -1,6 +1,6 @@
-"""The pipes of a child: its stdin, written without blocking the loop, and its outputs, read as they come.
+"""The pipes of a child. `ChildInput` writes its stdin without blocking the loop; `ChildOutput` reads stdout or stderr.
 
-Rules: protocol#child-outputs. `ChildInput.write` returns when the pipe has taken everything. Reading of an output can
+Rules: protocol#child-outputs. `ChildInput.write` returns when the pipe has taken the whole piece. Reading an output can
 be paused, so that a child cannot print faster than its lines are handled.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import IO, cast
 
 PIPE_BYTES = 256 * 1024
-"""Size of the stdin pipe; a large one needs fewer process switches. When a user's pipes reach 64 MiB, Linux leaves
-further pipes at 64 KiB."""
+"""Size of the stdin pipe. With a large pipe the system switches less often between daemon and child. When all pipes of
+a user take 64 MiB, Linux does not enlarge further pipes beyond 64 KiB."""
 F_SETPIPE_SZ = 1031
 
 
@@ -31,8 +31,8 @@ class ChildInput:
             fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
 
     def write_now(self, piece: bytes) -> memoryview:
-        """Write as much as the pipe takes without waiting; return the rest. If the pipe is closed, that is all of the
-        piece, and `write` will raise the error.
+        """Write as much of the piece as the pipe takes without waiting, and return the rest. If the pipe is closed, the
+        rest is the whole piece; `write` will raise the error.
         """
         rest = memoryview(piece)
         if self._waiter is None and not self._pipe.closed:
@@ -65,7 +65,9 @@ class ChildInput:
                 self._loop.remove_writer(self._pipe)
 
     def close(self) -> None:
-        """End of input for the child, which can still read the bytes in the pipe. Idempotent."""
+        """Close stdin. The child can still read the bytes that are in the pipe, and then finds the end of its input.
+        Idempotent.
+        """
         if self._pipe.closed:
             return
         if self._waiter is not None:

@@ -1,9 +1,9 @@
-"""`ShardConsumer`: the shell of one shard's consumer, which performs the activity of each state of `lifecycle`.
+"""`ShardConsumer`: processes one shard, by performing the activity of each state of `lifecycle`.
 
 Rules: shards#consumer-life-cycle, shards#checkpoints-by-the-child, retrieval#order-of-preparation,
-protocol#order-of-actions and protocol#failed-children. One consumer serves one holding (key and token). It never
-advances a checkpoint by itself, except past a record that was written to a dead letter. A new child starts from the
-last checkpoint.
+protocol#order-of-actions and protocol#failed-children. One consumer serves one holding of a lease (key and token). It
+never advances a checkpoint by itself, except past a record that was written to a dead letter. A new child starts from
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing, Sh
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_MAX_S = 20.0  # the longest pause before an iterator, or the lease table, is tried again
-SHARD_END_RETRY_MAX_S = 2.0  # shorter, because the child shards wait for the end
-ENDS_DOUBTED_MAX = 6  # how often a doubtful end is read again, in half a minute; then another worker may know better
+SHARD_END_RETRY_MAX_S = 2.0  # the longest pause while a shard ends; shorter, because its child shards wait
+ENDS_DOUBTED_MAX = 6  # how often a doubtful end is read again; this takes half a minute
 LAST_WORDS_LOGGED = 10  # lines of stderr that are logged when a child has failed
-PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this pause,
-PARKED_POLL_MAX_S = 60.0  # which doubles up to this: a person has to correct a name or a region
+PARKED_POLL_FIRST_S = 2.0  # the pause before a shard that was "not found" is looked for again;
+PARKED_POLL_MAX_S = 60.0  # it doubles up to this, as a person may have to correct a name or a region
 
 
 class ShardConsumer:
@@ -62,8 +62,8 @@ class ShardConsumer:
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.part = parts.metrics.begin(self.key, parts.clock.monotonic())
-        if (told := held.lease.status) is not None:
-            self.part.trend = Trend(told.trend or "", told.at_s)
+        if (status := held.lease.status) is not None:
+            self.part.trend = Trend(status.trend or "", status.at_s)
         self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
         self._trace = parts.traces.begin(self.key, parts.clock)
         self._lease = held.lease
@@ -75,16 +75,16 @@ class ShardConsumer:
         self._wishes = Wishes(held.lease, self.part.paused)
         self._processor: ShardProcessor | None = None
         self._reader: ShardReader | None = None
-        self._delivered = held.lease.checkpoint  # last position that the running child got; it gets only later records
-        self._anchor_s: float | None = None  # for the next reader: when reading at LATEST began, epoch seconds
-        self._read_to_s = read_to_s(held.lease)  # records that arrived before it are checkpointed, epoch seconds
+        self._delivered = held.lease.checkpoint  # last position that the child got; its next records come after it
+        self._anchor_s: float | None = None  # epoch seconds at which reading at LATEST began, for the next reader
+        self._read_to_s = read_to_s(held.lease)  # epoch seconds; all records that arrived earlier are checkpointed
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
         self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._why_parked = PARKED
         self._retries = 0  # consecutive retries of an activity
-        self._ends_doubted = 0  # how often the end was in doubt since the last records
+        self._ends_doubted = 0  # how often the shard's end was doubted since the last records came
 
     # --- requests from outside ---------------------------------------------------------------------------------------
 
@@ -99,16 +99,16 @@ class ShardConsumer:
         self._stopping.ask(StopReason.HANDOFF)
 
     def lose_lease(self) -> None:
-        """Stop because the lease is gone: deliver nothing more, and send `leaseLost` to the child."""
+        """Stop because the lease is lost: deliver nothing more, and send `leaseLost` to the child."""
         self._stopping.ask(StopReason.LEASE_LOST)
 
     def heed(self, lease: Lease) -> None:
-        """Follow the operator's requests in the row of the lease."""
+        """Follow the operator's requests in the lease row (`Wishes`)."""
         if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
             self._processor.kill_soon()
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Use other time limits and pauses from now on. A wait that is under way keeps the old ones."""
+        """Use the time limits and pauses of `settings` from now on. A wait that is under way keeps its old limit."""
         self._settings = settings
         self._failures.adjust(settings)
         if self._processor is not None:
@@ -128,6 +128,7 @@ class ShardConsumer:
                 )
 
     def _enter(self, state: ConsumerState) -> None:
+        """Change to `state`; log and report the change, if it is one."""
         if state is not self.state:
             log.debug("%s -> %s", self.state.value, state.value, extra=about("consumer_state", self.key))
             if state is ConsumerState.PARKED:
@@ -138,6 +139,7 @@ class ShardConsumer:
     # --- activities --------------------------------------------------------------------------------------------------
 
     async def _wait_on_parents(self) -> ActivityOutcome:
+        """Wait until the parents of the shard are complete, then check the row."""
         if self._lease.is_complete:
             self._parts.care.ended(self._lease)
             return ActivityOutcome.ALREADY_COMPLETE
@@ -151,7 +153,9 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _look_at_row(self) -> ActivityOutcome:
-        """Go on to initialize, unless the row cannot belong to this shard: then nothing must be read by it."""
+        """Compare the row with its shard. If the row cannot belong to the shard, park it: nothing may be read from its
+        position.
+        """
         try:
             odd = await contained(self._parts.care.oddity(self._lease), "looking at a row", self.key)
         except (StreamError, TableError) as error:
@@ -163,6 +167,7 @@ class ShardConsumer:
         return ActivityOutcome.ROW_ODD
 
     async def _initialize(self) -> ActivityOutcome:
+        """Take the checkpoint from the row, and start the reader and, if none runs, the child."""
         held = self._parts.keeper.held().get(self.key) if await self._is_ours() else None
         if held is None:
             return ActivityOutcome.RETRY
@@ -213,6 +218,7 @@ class ShardConsumer:
             log.info("processing from %s", at, extra=about("consumer_started", self.key, child=processor.description))
 
     async def _ensure_child(self) -> None:
+        """Start the child, or the several children of the shard, unless one runs."""
         if self._processor is not None:
             return
         self._wishes.restart_asked.clear()
@@ -260,16 +266,23 @@ class ShardConsumer:
         )
 
     def _may_deliver(self) -> bool:
-        """Return whether children may get records: no stop is asked for, no pause, and the lease is held."""
+        """Return whether children may get records now: no stop was requested, the shard is not paused, and the lease is
+        held.
+        """
         is_wanted = self._stopping.stop is None and not self._wishes.is_paused
         return is_wanted and self._parts.keeper.is_held(self.key, self.token)
 
     async def _until_deliverable(self) -> bool:
-        """Wait while the shard is paused or the lease is suspended. Return False if a stop is asked for."""
+        """Wait while the shard is paused or the lease is suspended. Return False if a stop was requested or the lease
+        is lost.
+        """
         await self._wishes.until_unpaused()
         return self._stopping.stop is None and await self._parts.keeper.until_held(self.key, self.token)
 
     async def _process(self) -> ActivityOutcome:
+        """Take the reader's next delivery and act on it: give its records to the child, or note the end of the
+        shard.
+        """
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
         taking = self._reader.next() if self._processor.has_room else self._next_with_room()
@@ -299,12 +312,15 @@ class ShardConsumer:
                 return ActivityOutcome.SHARD_ENDED
 
     async def _next_with_room(self) -> Delivery:
+        """Wait until the processor has room for another batch; then return the reader's next delivery."""
         assert self._reader is not None and self._processor is not None
         await self._processor.until_room()
         return await self._reader.next()
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
-        """Give the child the records of a page that are new to it; in parts during a search for a poison record."""
+        """Give the child the records of a page that are new to it. During a search for a poison record they are given
+        in parts.
+        """
         batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
         if batch is None:
             return ActivityOutcome.DONE
@@ -329,8 +345,8 @@ class ShardConsumer:
     async def _hand_over(
         self, batch: ChildBatch, first: str | None, holding: Callable[[], dict[str, object]]
     ) -> ActivityOutcome:
-        """Give the child a batch and wait for its answer. `first` is the sequence number of the batch's first record,
-        or an earlier one; `holding` describes the batch for a warning.
+        """Give the child a batch and wait for its answer. `first` is a sequence number not after the batch's first
+        record; `holding` describes the batch for a warning.
         """
         assert self._processor is not None
         clock, before = self._parts.clock, self._delivered
@@ -363,7 +379,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     def _note_batch(self, batch: CountedRecords, took_s: float) -> None:
-        """Note that a batch, and everything before it, is answered."""
+        """Note that the child has answered a batch, and so everything before it."""
         self._checkpoints.refused = False
         self.part.answered(batch, took_s, self._parts.clock.wall())
         self._failures.accepted(batch.largest)
@@ -371,12 +387,14 @@ class ShardConsumer:
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
 
     def _note_answered(self, position: Position) -> None:
-        """Note that everything up to `position` is answered; perhaps a failing shard has recovered by that."""
+        """Note that everything up to `position` is answered. If the shard was failing, it may thereby have
+        recovered.
+        """
         if self._failures.caught_up(position, self._checkpoints.range.last):
             self.part.recovered()
 
     async def _is_ours(self) -> bool:
-        """Wait while the lease is suspended. Return whether it is held and no stop is asked for."""
+        """Wait while the lease is suspended. Return True if it is then held, and no stop was requested."""
         if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
             return True
         is_held = await self._stopping.unless(self._parts.keeper.until_held(self.key, self.token))
@@ -385,6 +403,7 @@ class ShardConsumer:
         return bool(is_held)
 
     async def _end_shard(self) -> ActivityOutcome:
+        """Prepare the end of the shard, then send `shardEnded` to the child."""
         assert self._processor is not None
         gone = self._processor.gone
         await self._stopping.unless(self._processor.until_answered(), gone)
@@ -413,8 +432,9 @@ class ShardConsumer:
         return await self._send_shard_ended()
 
     async def _doubt_end(self) -> ActivityOutcome:
-        """Read the end again. After some tries have the children looked up; after that leave the lease to another
-        worker.
+        """Read the end of the shard again. If it is still in doubt after some tries, ignore the children that it names,
+        so that they are looked up in the listing. If that does not help, release the lease: another worker may see
+        more.
         """
         if self._ends_doubted < ENDS_DOUBTED_MAX:
             delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
@@ -429,6 +449,7 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _send_shard_ended(self) -> ActivityOutcome:
+        """Send `shardEnded` to the child, which must checkpoint, and end the child."""
         assert self._processor is not None
         try:
             await self._processor.shard_ended(self._checkpoints.deliver_end)
@@ -445,8 +466,8 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _end_life(self) -> ActivityOutcome:
-        """End the child before a poison candidate, so that it checkpoints its records. A new child begins with the
-        candidate.
+        """End the child before it gets a poison candidate, so that it checkpoints the records that it has. A new child
+        then begins with the candidate.
         """
         assert self._processor is not None
         try:
@@ -458,6 +479,9 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _back_off(self) -> ActivityOutcome:
+        """Decide what follows a failure of the child: give up, set a poison record aside, or pause before the next
+        start.
+        """
         await self._stop_reader()
         if self._failures.is_too_much:
             self._parts.on_gave_up(self.key, self._failures.why)
@@ -468,8 +492,8 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
-        """Find out whether the shard is over, the stream the wrong one, or the row odd. A reader keeps its place, and
-        can try again.
+        """Find out why the shard was not found: it has left retention, the stream is the wrong one, or the row belongs
+        elsewhere. The reader keeps its place, so reading can go on afterwards.
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
@@ -494,6 +518,7 @@ class ShardConsumer:
                 return ActivityOutcome.RETRY
 
     async def _notify_shutdown(self) -> ActivityOutcome:
+        """Send `shutdownRequested` to the child, if it is initialized."""
         await self._stop_reader()
         try:
             if self._processor is not None and self._processor.initialized:
@@ -501,10 +526,11 @@ class ShardConsumer:
         except ProcessorError as error:
             if self._settings.protocol_version != Dialect.KCL_1.value or not isinstance(error, ProcessorGoneError):
                 return await self._child_failed(error)
-            await self._dismiss_child()  # a child for KCL before 1.8 does not know the action, and may exit
+            await self._dismiss_child()  # a child for KCL before 1.8 does not know shutdownRequested, and may exit
         return ActivityOutcome.DONE
 
     async def _notify_lease_lost(self) -> ActivityOutcome:
+        """Send `leaseLost` to the child, if it is initialized, and end the child."""
         await self._stop_reader()
         try:
             if self._processor is not None and self._processor.initialized:
@@ -515,6 +541,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _give_lease_away(self) -> ActivityOutcome:
+        """Hand the lease to the worker that waits for it, or release it."""
         await self._parts.keeper.give_away(self.key, self.token)
         return ActivityOutcome.DONE
 
@@ -523,8 +550,8 @@ class ShardConsumer:
     async def _child_failed(
         self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """End a child that failed (or all children of the shard), and count the failure. It had `batch`; `before` is
-        the position before the batch.
+        """End the child that failed, or all children of the shard, and count the failure. `batch` is what the child was
+        working on, if anything; `before` is the position before that batch.
         """
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
@@ -543,19 +570,21 @@ class ShardConsumer:
         log.error(
             "child failed: %s (%s)", error, ended, extra=about("child_failed", self.key, failures=self._failures.count)
         )
-        told = f"failure {self._failures.count} since the last checkpoint: {what}"
-        self._parts.metrics.events.note(EventKind.FAILED, told, shard=self.key, lines=words)
+        summary = f"failure {self._failures.count} since the last checkpoint: {what}"
+        self._parts.metrics.events.note(EventKind.FAILED, summary, shard=self.key, lines=words)
         if words:
             tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
             log.warning("its last words on stderr:\n%s", tail, extra=about("child_last_words", self.key))
         return ActivityOutcome.CHILD_FAILED
 
     async def _dismiss_child(self) -> None:
+        """End the child, if one runs, in the regular way."""
         processor, self._processor = self._processor, None
         if processor is not None:
             log.info("child ended: %s", await processor.end(), extra=about("child_ended", self.key))
 
     async def _stop_reader(self) -> None:
+        """Stop the reader, if there is one, and keep the times that the next reader needs."""
         reader, self._reader = self._reader, None
         if reader is None:
             return
@@ -566,7 +595,9 @@ class ShardConsumer:
         await reader.stop()
 
     async def _abandon(self) -> None:
-        """Kill the child and stop the reader, so that nothing outlives the consumer, even if it is cancelled."""
+        """Kill the child and stop the reader, so that neither outlives the consumer, even if the consumer is
+        cancelled.
+        """
         self.aggregates.close()
         self._parts.metrics.end(self.part)
         processor, self._processor = self._processor, None

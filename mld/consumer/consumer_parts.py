@@ -1,4 +1,6 @@
-"""`ConsumerParts`: the collaborators that a worker's consumers share, and `ShardSource`: those of one stream."""
+"""`ConsumerParts` holds what all consumers of a worker share, and `ShardSource` what the consumers of one stream
+share.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from mld.retrieval.reader import ShardReader
 
 
 class Signal:
-    """A wake-up for any number of waiters: call `current()`, then check the facts, then wait for that event."""
+    """Wakes any number of waiters. A waiter calls `current()`, then checks the facts, then waits for the event that it
+    got; so it misses no change in between.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -42,8 +46,8 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class ShardSource:
-    """Facts and functions that all consumers of one stream share. `new_reader` makes a reader for a shard id; the
-    reader counts in the given metrics.
+    """Facts and functions that all consumers of one stream share. `new_reader` makes the reader of a shard, which
+    counts what it reads in the given metrics.
 
     `label` names the stream to its children; None if the application reads only one stream.
     """
@@ -53,9 +57,11 @@ class ShardSource:
     sender: Sender
     label: StreamLabel | None = None
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None
-    """Removes the frames of a schema registry from the records of a batch; None: records have none."""
+    """Removes the frames of a schema registry from the records of a batch; None if records of the stream have no
+    frames."""
     placement: Placement | None = None
-    """Tells whether records are in the shards that their hash keys belong to; None: they are."""
+    """Finds out whether the stream's records are in the shards that their hash keys belong to; None if they certainly
+    are."""
 
     @property
     def stream_name(self) -> str | None:
@@ -80,7 +86,7 @@ class ConsumerParts:
     rng: Random
     on_gave_up: Callable[[str, str], None]
     letters: LetterBox | None = None
-    """Where dead letters are written; None: no record is ever set aside."""
+    """Where dead letters are written; None if no record is ever set aside."""
     budget: Budget = field(default_factory=lambda: Budget(PREFETCH_BYTES_MAX))
     """Memory for waiting records, shared by the readers and by the queues of several children."""
     metrics: Metrics = field(default_factory=Metrics)

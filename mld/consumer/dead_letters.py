@@ -1,5 +1,5 @@
-"""`dead_letter_of`: makes the dead letter about a record that kills its processor: the record, and facts about the
-failures.
+"""`dead_letter_of`: makes the dead letter for a record that kills its processor. The letter has the record, and facts
+about the failures.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def dead_letter_of(
 ) -> Letter:
     """Return the letter about a record on which its processor failed `attempts` times, the last time because of `why`.
 
-    The same record always gets the same name. So if its letter is written twice, the second one replaces the first, in
-    places where letters have names.
+    The letter is named after the record's position. So if it is written twice, the second one replaces the first,
+    wherever letters are stored under their names.
     """
     fields = record.fields()
     body = {

@@ -11,14 +11,15 @@ _EXCEPTION = re.compile(
     r"(?:Caused by: |Exception in thread \"[^\"]*\" |Uncaught |panic: |fatal error: |thread '[^']*'[^:]* panicked)*"
     r"(?:(?:[A-Za-z_]\w*[.:$]+)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|(?<=panic: )|(?<=panicked)|(?<=error: ))"
 )
-"""The beginning of the line that names the exception of which a Python, Java, Node, Ruby, Go or Rust program dies."""
+"""Matches the beginning of the line in which a Python, Java, Node, Ruby, Go or Rust program prints its fatal
+exception."""
 
 
 def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
-    """Return a sentence about a failure and how the child `ended`.
+    """Return a sentence that says why the child failed; `ended` says how it ended.
 
-    If stderr shows the exception of which the child died, that comes first. Otherwise the last line of stderr comes at
-    the end, because it may have nothing to do with the failure.
+    If stderr shows the exception of which the child died, the sentence begins with it. Otherwise the sentence ends with
+    the last line of stderr, which may have nothing to do with the failure.
     """
     died = isinstance(error, ProcessorGoneError)
     words = [word.strip() for word in last_words if word.strip()]

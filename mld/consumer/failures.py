@@ -2,11 +2,11 @@
 that causes them.
 
 Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
-own checkpoints are progress. So a child that fails once an hour, but checkpoints, is restarted for ever. By default a
-child that always dies on the same record is, too, with growing pauses: only its own shard waits. A failure that narrows
-the search for the record (`Bisecting`) does not lengthen the pause. Our own checkpoint past a record that was set aside
-does not shorten it. So if a processor cannot work at all, because its database is down for example, few records are set
-aside.
+own checkpoints are progress. So a child that fails once an hour, but checkpoints, is restarted for ever. By default, a
+child that always dies on the same record is also restarted for ever, with growing pauses: only its own shard waits. A
+failure that narrows the search for the record (`Bisecting`) does not lengthen the pause. Our own checkpoint past a
+record that was set aside does not shorten the pause. So if a processor cannot work at all, because its database is down
+for example, few records are set aside.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log = logging.getLogger(__name__)
 JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for the same reason
 
 RESTART_REASONS: Mapping[type[Exception], str] = {
-    ChildStartError: "start",  # it could not be started
-    ProcessorGoneError: "exit",  # it ended, or closed its pipes
-    ProcessorSilentError: "timeout",  # it did not answer in time, or did not read in time
-    ProcessorError: "protocol",  # it broke the protocol
+    ChildStartError: "start",  # the child could not be started
+    ProcessorGoneError: "exit",  # the child exited, or closed its pipes
+    ProcessorSilentError: "timeout",  # the child did not answer in time, or did not read in time
+    ProcessorError: "protocol",  # the child broke the protocol
 }
-"""Why a child has to be started again, in one word, by the class of the error."""
+"""Maps the class of an error to a word that says why the child has to be started again."""
 
 
 def gives_up(child: ChildSettings, failures: int) -> bool:
-    """Return whether so many consecutive failures, while this worker held the lease, exceed the user's limit."""
+    """Return whether `failures` exceeds the user's limit: the consecutive failures while this worker held the lease."""
     return child.failures_max is not None and failures > child.failures_max
 
 
@@ -60,7 +60,7 @@ def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
 
 
 class Failures:
-    """The failures of one consumer's record processor."""
+    """Counts the failures of one consumer's record processor, and decides what follows from them."""
 
     def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self._key = held.lease.key
@@ -71,11 +71,11 @@ class Failures:
         self._settings = settings
         self._search = Bisecting(settings.poison_attempts or 0)
         self.count = 0  # failures without checkpoint progress, including those under earlier owners
-        self._here = 0  # those of them that happened under this worker
+        self._here = 0  # those failures of `count` that this worker saw
         self._level = 0  # how many times the pause has been lengthened
         self._since_s = 0
         self._is_noted = False  # whether the row has a note of failures
-        self._owed: Position | None = None  # the furthest record that failed processors had
+        self._owed: Position | None = None  # the furthest record that a failed processor was given
         self._asked_before: Position | None = None
         self._candidate: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
@@ -89,7 +89,9 @@ class Failures:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def resume(self, lease: Lease) -> None:
-        """Continue the count of the last owner, unless there was progress since, or this worker has counted already."""
+        """Continue the failure count of the last owner, unless there was progress since, or this worker has counted
+        failures itself.
+        """
         note = lease.failing_now
         if note is None or self.count:
             return
@@ -125,6 +127,7 @@ class Failures:
         return True
 
     def _recover(self) -> None:
+        """Forget that the shard was failing; log its recovery, if its failure was logged."""
         if self._is_noted and self._here > 1:
             log.info("shard recovered", extra=about("shard_recovered", self._key, failures=self.count))
             self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self.count} failures", shard=self._key)
@@ -141,9 +144,11 @@ class Failures:
         *,
         is_next: bool,
     ) -> None:
-        """Note that the processor has failed while it had `batch` (None: no batch); `before` is the position before it.
+        """Note that the processor has failed while it had `batch` (None: no batch); `before` is the position before the
+        batch.
 
-        `delivered` is the furthest record that it was given. `is_next`: everything before the batch is checkpointed.
+        `delivered` is the furthest record that the processor was given. `is_next`: everything before the batch is
+        checkpointed.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
         self.why, self._last_words, self._candidate = why, last_words, None
@@ -159,7 +164,9 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position, *, is_next: bool) -> bool:
-        """Note the records of a failure. Return whether it narrows a search: the next part will have fewer records."""
+        """Note the records that the failed processor had. Return whether the failure narrows a search, so that the next
+        part will have fewer records.
+        """
         handed = await records_of(batch)
         good = max(before, checkpoint)
         open_records = [record for record in handed if record.position > good]
@@ -185,9 +192,10 @@ class Failures:
         return self._search.is_searching
 
     def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
-        """Return how many of the records to deliver next; None: first let the processor checkpoint its records.
+        """Return how many of the records in `rest` to deliver next; None if the processor must first checkpoint what it
+        has.
 
-        It is asked to do so only once before each record.
+        The processor is asked to checkpoint only once before each record.
         """
         positions = [record.position for record in rest]
         needed = self._search.needs_checkpoint(checkpoint, delivered, positions)
@@ -197,7 +205,9 @@ class Failures:
         return self._search.take(positions)
 
     async def set_aside_candidate(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
-        """Write the culprit to a dead letter and checkpoint past it. False if there is none, or if that failed."""
+        """Write the culprit to a dead letter and checkpoint past it. Return False if there is no culprit, or if either
+        step failed.
+        """
         if self._candidate is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"

@@ -1,9 +1,10 @@
-"""`fork`: has a running fork server fork a child, without the process of `mld-zygote` in between.
+"""`fork`: asks a running fork server for a child directly, instead of starting the command `mld-zygote`.
 
 See docs/use/fork-server.md. The command `mld-zygote` works under any daemon: it asks the fork server for a child, and
-then stands in for the child until that ends. Here the daemon asks the server itself. That saves a process for each
-child, some 7 ms of CPU and 0.1 MB, which is more than the fork costs. Only a server that already runs is asked.
-Everything else is left to the command: it starts servers, and starts children without a server if necessary.
+then stands in for the child until the child ends. Here the daemon asks the server itself. That saves the process of
+`mld-zygote`, some 7 ms of CPU and 0.1 MB for each child, more than the fork itself costs. Only a server that already
+runs is asked. If none does, `fork` returns None and the daemon runs the command, which starts a server, or a child
+without a server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ANSWER_TIMEOUT_S = 10.0  # a server that is still importing modules answers late
 
 
 class ForkedProcess:
-    """A process that the server forked, with the part of `subprocess.Popen` that `child` uses.
+    """A process that the fork server forked. It has those members of `subprocess.Popen` that `child` uses.
 
     It leads a process group of its own. Its parent is the server, which reports the exit on `line`.
     """
@@ -53,6 +54,7 @@ class ForkedProcess:
 
 
 def _receive(line: socket.socket) -> bytes:
+    """Return the server's next record; empty if the server has closed the connection."""
     try:
         return line.recv(fork_requests.RECORD_BYTES)
     except ConnectionError:
@@ -60,6 +62,7 @@ def _receive(line: socket.socket) -> bytes:
 
 
 def _code(record: bytes) -> int:
+    """Return the exit code that a record of the server reports, as `subprocess` does: negative for a signal."""
     match fork_requests.decode_record(record):
         case (fork_requests.EXIT, number):
             return number
@@ -69,8 +72,8 @@ def _code(record: bytes) -> int:
 
 
 async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
-    """Return a child forked by the server for this command; None if the command is not `mld-zygote`, or if no server
-    forks a child.
+    """Have a fork server fork a child for this command, and return the child. Return None if the command is not
+    `mld-zygote`, or if no server has forked a child; then the command must be run.
     """
     if PurePath(command[0]).name != fork_requests.PROGRAM or len(command) < 2:
         return None
@@ -103,6 +106,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
+    """Return a connection to the running fork server for such requests; None if there is none of this user."""
     owner = fork_requests.process_identity(os.getpid())
     directory = owner and meeting.find(fork_requests.PROGRAM, owner, places, fork_requests.NAME_BYTES_MAX)
     if directory is None:

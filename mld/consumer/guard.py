@@ -1,14 +1,14 @@
 """`ChildGuard`: a small shell process that ends the children of a daemon which has been killed.
 
-Rule: protocol#children-of-a-dead-daemon. After `kill -9`, or after the kernel's OOM killer, nobody ends the children.
-Their stdin ends, but a child with a timer or an open socket may live on while its successor works. So a shell reads
-from a pipe that only the daemon holds. The daemon writes the process group of each child to it when the child starts
-and when it has ended. The pipe ends with the daemon, however the daemon ends. Then the children that are left get a
-moment to exit by themselves, after that SIGTERM, and then SIGKILL.
+Rule: protocol#children-of-a-dead-daemon. If the daemon is ended by `kill -9` or by the kernel's OOM killer, it cannot
+end its children. Their stdin ends, but a child with a timer or an open socket may live on while its successor works. So
+a shell reads from a pipe that only the daemon holds. When a child starts, and when it has ended, the daemon writes its
+process group to this pipe. The pipe ends with the daemon, however the daemon ends. Then the children that are left get
+a moment to exit by themselves, after that SIGTERM, and then SIGKILL.
 
-PR_SET_PDEATHSIG would not do. The child itself must set it between fork and exec, which is unsafe in a process with
-threads, or costs another program for each child. It is bound to the thread that forked. It reaches neither the children
-of a child nor children forked by the fork server. And only Linux has it.
+PR_SET_PDEATHSIG is no alternative. The child itself must set it between fork and exec, which is unsafe in a process
+with threads, or takes another program for each child. The signal is sent when the forking thread ends, not the process.
+It reaches neither the children of a child nor children forked by the fork server. And only Linux has it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class ChildGuard:
         self._tell(f"- {group}\n")
 
     def _tell(self, line: str) -> None:
+        """Write a line to the shell; if that fails, start another shell with all groups."""
         if self._pipe is not None:
             with contextlib.suppress(OSError):  # the shell is gone, or does not read: start another, with all groups
                 os.write(self._pipe, line.encode())
@@ -83,6 +84,7 @@ class ChildGuard:
                 )  # fmt: skip
 
     def _start(self) -> None:
+        """Start the shell, and write all present groups to it."""
         near, far = os.pipe()
         try:
             os.set_blocking(far, False)
@@ -116,6 +118,7 @@ class ChildGuard:
 
 
 def _end(pipe: int, pid: int) -> None:
+    """Close the pipe, so that the shell ends the groups that it knows, and reap the shell if it has exited."""
     os.close(pipe)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

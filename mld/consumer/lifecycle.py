@@ -4,10 +4,10 @@ Rules: shards#consumer-life-cycle, shards#stops-of-a-consumer, protocol#order-of
 leases#handoff-on-the-owner-side.
 
 Theory. A consumer exists for one holding of one lease. In each state it performs one activity, and the
-`ActivityOutcome` leads to the next state. A stop may also be asked for at any time, for three reasons, of which the
+`ActivityOutcome` leads to the next state. A stop may be requested at any time, for one of three reasons, of which the
 strongest wins: the worker asks the consumer to stop (`StopReason.REQUESTED`), another worker waits for the lease
-(`StopReason.HANDOFF`), or the lease is gone (`StopReason.LEASE_LOST`). Then the activity ends where it safely can (a
-batch that the child has is always answered first), and the stop decides the next state instead of the outcome::
+(`StopReason.HANDOFF`), or the lease is lost (`StopReason.LEASE_LOST`). Then the activity ends as soon as it safely can
+(it waits for the child's answer to its batch), and the stop decides the next state instead of the outcome::
 
     WAITING_ON_PARENTS -> INITIALIZING -> PROCESSING -> SHARD_ENDING -> FINISHED
                               ^            |    ^ |          |
@@ -26,8 +26,8 @@ batch that the child has is always answered first), and the stop decides the nex
 In a handoff the lease is transferred before the child gets `leaseLost`, because the next owner is waiting. A consumer
 without a child transfers the lease at once.
 
-No error may become progress here: only SHARD_ENDING leads to a SHARD_END checkpoint, and it is entered only if the
-service reported the end, or if there is positive evidence for it.
+An error must never count as the end of a shard: only SHARD_ENDING leads to a SHARD_END checkpoint, and it is entered
+only if the service reported the end, or if there is positive evidence that the shard has ended.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ActivityOutcome(Enum):
     """How an activity ended."""
 
     DONE = "done"
-    RETRY = "retry"  # an error outside of the consumer; the same activity again after a back-off
+    RETRY = "retry"  # an error outside of the consumer: perform the same activity again, after a back-off
     ALREADY_COMPLETE = "already complete"  # the row is at SHARD_END: nothing to read, only to clean up
     SHARD_ENDED = "shard ended"
     END_DOUBTED = "end doubted"  # the end that was read proves nothing: read again from the checkpoint
@@ -118,8 +118,8 @@ _CHILD_RUNS = (
 )
 _NO_CHILD = (ConsumerState.WAITING_ON_PARENTS, ConsumerState.BACKING_OFF)
 
-# If a stop arrived before or during the activity, this state follows instead. States without an entry are part of
-# stopping already, and go on.
+# The state that follows if a stop was requested before or during the activity. Pairs without an entry are already part
+# of stopping, and follow `_NEXT`.
 _STOPPED: dict[tuple[ConsumerState, StopReason], ConsumerState] = {
     **{(state, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED for state in _CHILD_RUNS},
     **{(state, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED for state in _CHILD_RUNS},
@@ -134,14 +134,15 @@ _STOPPED: dict[tuple[ConsumerState, StopReason], ConsumerState] = {
     (ConsumerState.RELEASING, StopReason.LEASE_LOST): ConsumerState.FINISHED,
 }
 
-# Reaching the end is final: a stop that arrives together with it changes nothing.
+# After these outcomes a stop changes nothing: SHARD_END is checkpointed, or the lease was released.
 _FINAL = frozenset(
     {(ConsumerState.SHARD_ENDING, ActivityOutcome.DONE), (ConsumerState.RELEASING, ActivityOutcome.DONE)}
 )
 
 
 def next_state(state: ConsumerState, outcome: ActivityOutcome, stop: StopReason | None) -> ConsumerState:
-    """Return the state that follows when `state`'s activity has ended with `outcome`, and `stop` is set or None.
+    """Return the state that follows when the activity of `state` has ended with `outcome`; `stop` is the requested
+    stop, if any.
 
     Raises KeyError for a pair that cannot happen, which would be a bug.
     """

@@ -1,9 +1,10 @@
-"""`Overdue`: warns when a child takes long over one request: how long, how long it has been silent, and the records it
-has.
+"""`Overdue`: warns when a child takes long over one request. The warning says how long the request takes, how long the
+child has been silent, and which records it has.
 
-It only warns; `timeoutInSeconds` ends a child. The first warning comes after `logWarningForTaskAfterMillis`, further
-ones whenever the duration has doubled, and at least once an hour. A request that is answered in time costs only two
-assignments: the timer is not reset with each request; when it fires, it checks which request is under way.
+`Overdue` never ends a child; `timeoutInSeconds` does. The first warning comes after `logWarningForTaskAfterMillis`,
+further ones whenever the duration has doubled, and at least once an hour. A request that is answered in time costs
+almost nothing, because the timer is not reset with each request. When the timer fires, it checks which request is under
+way.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from mld.properties.settings import ChildSettings
 
 log = logging.getLogger(__name__)
 
-REPEAT_MIN_S = 1.0  # used if the first duration is 0; Java checks once a second
-REPEAT_MAX_S = 3600.0  # so that any hour of the log has a warning
+REPEAT_MIN_S = 1.0  # the pause between warnings if `logWarningForTaskAfterMillis` is 0; Java checks once a second
+REPEAT_MAX_S = 3600.0  # so that every hour of the log has a warning
 TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again because of that
 
 
 def next_warning_s(running_s: float) -> float:
-    """Return the age at which to warn again about a request that was warned about at `running_s`."""
+    """Return the age of a request, in seconds, at which to warn again after a warning at the age `running_s`."""
     return running_s + min(max(running_s, REPEAT_MIN_S), REPEAT_MAX_S)
 
 
@@ -45,12 +46,14 @@ class Overdue:
         self._began_s = self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False
-        """Whether a checkpoint of the child is being written, so that the child waits for us."""
+        """Whether a checkpoint of the child is being written to the table, so that the child waits for us."""
         self.refused: str | None = None
-        """The last line since the request that looks like a message but is none."""
+        """The child's last line during this request that looks like a message but is not one."""
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Warn by these settings from now on. A warning about the present request is not repeated because of that."""
+        """Warn by these settings from now on. If there was a warning about the present request, it is not repeated
+        because of that.
+        """
         was_warned, first_s = self._due_s != self._first_s, settings.warn_after_s
         self._is_bounded = settings.reply_timeout_s is not None
         if first_s == self._first_s:
@@ -95,6 +98,7 @@ class Overdue:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
+        """Warn if the request under way is due for a warning, and set the timer for the next check."""
         self._timer = None
         if self._request is None:
             return

@@ -1,4 +1,4 @@
-"""`ParallelProcessor`: several children of one shard, which the consumer uses like one record processor.
+"""`ParallelProcessor`: makes several children of one shard look like one record processor to the consumer.
 
 Rules: parallel#promises, parallel#safe-prefix, parallel#failures. A page is divided by partition key
 (`protocol.sharing`) and put into the queues of the children; the consumer goes on reading at once. Each child takes
@@ -6,9 +6,10 @@ from its own queue. So a slow key delays only its own child, until the waiting r
 Answers and checkpoints do not come in the order of the records: `SafePrefix` decides how far the row may advance, and
 `PrefixWriter` stores that.
 
-If one child fails, all of them are ended, and the shard continues from the safe prefix with new children. To restart
-only the failed child, all records that the other children have not checkpointed would have to be kept in memory,
-without a limit. With new children for all, every key is in order from the prefix on, as at any other start.
+If one child fails, all of them are ended, and the shard continues from the safe prefix with new children. If only the
+failed child were restarted, all records that the other children have not checkpointed would have to be kept in memory,
+without a limit. When all children are new, the records of every key come in order from the prefix on, as at any other
+start.
 
 During the search for a record that kills its child (`Bisecting`), a part is delivered only when the part before it is
 answered, so that the search can treat all children as one.
@@ -81,7 +82,7 @@ class PageInFlight:
     data_bytes: int
     since: float
     oldest_wall_s: float | None
-    """When its first record arrived, in epoch seconds."""
+    """When the first record of the batch arrived, in epoch seconds."""
     unanswered: int = 0
     """How many children have not answered their part of the batch."""
 
@@ -91,7 +92,9 @@ class PageInFlight:
 
 
 class Lane:
-    """One child: the batches that wait for it, the one that it works on, and the positions that it may checkpoint."""
+    """One child, with its queue of waiting batches, the batch that it works on, and the positions that it may
+    checkpoint.
+    """
 
     def __init__(self, processor: Processor, load: ChildLoad, checkpoint: Position) -> None:
         self.processor = processor
@@ -115,7 +118,7 @@ class Lane:
         load.waiting -= self.in_hand.count
 
     def written(self) -> None:
-        """Note that the batch is in the child's pipe."""
+        """Note that the batch was written to the child's pipe, so that the child may checkpoint its records."""
         batch = self.in_hand
         if batch is not None and batch.first is not None and batch.largest is not None:
             self.range = self.range.deliver(batch.first, batch.largest)
@@ -171,7 +174,7 @@ class ParallelProcessor:
         self._pages: deque[PageInFlight] = deque()
         self._memory_bytes = 0
         self._moved_wall_s: float | None = None
-        self._progress = asyncio.Event()  # each time a page is answered
+        self._progress = asyncio.Event()  # set whenever pages may have been answered
         self._turn = 0
         self._is_closed = False
         self._failed: Lane | None = None
@@ -207,6 +210,7 @@ class ParallelProcessor:
         await self._until(lambda: not self._pages)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until `is_so` returns True; it is called again whenever pages may have been answered."""
         while not is_so():
             self._progress.clear()
             await self._progress.wait()
@@ -265,7 +269,7 @@ class ParallelProcessor:
 
     async def end(self) -> str:
         self._is_closed = True
-        self.gone.cancel()  # from now on the end of a child is no failure
+        self.gone.cancel()  # from now on the exit of a child is no failure
         try:
             ended = await asyncio.gather(*(lane.processor.end() for lane in self._lanes))
             await asyncio.gather(*map(self._until_served, self._lanes))
@@ -284,11 +288,13 @@ class ParallelProcessor:
         return self._in_words(ended)
 
     def _in_words(self, ended: Sequence[str]) -> str:
+        """Return a text that says how the children ended; if one failed, only how that one ended."""
         if self._failed is not None:
             return f"child {self._failed.load.number} of {len(ended)}: {ended[self._failed.load.number]}"
         return f"{len(ended)} children: {', '.join(sorted(set(ended)))}"
 
     def _leave(self) -> None:
+        """Stop serving the children, and give back their share of the memory."""
         for task in self._serving:
             task.cancel()
         self._budget.leave()
@@ -298,7 +304,8 @@ class ParallelProcessor:
     # --- each child ---------------------------------------------------------------------------------------------------
 
     async def _shared(self, batch: ChildBatch) -> list[SharedBatch | None]:
-        """Return each child's part of a batch (None: nothing), and note which child gets which record.
+        """Share a batch out among the children, and note which child gets which record. Return each child's part; None
+        if it gets no records.
 
         If empty batches are wanted, an idle child without records gets an empty one, in case it wants to checkpoint.
         """
@@ -338,10 +345,12 @@ class ParallelProcessor:
                     await self._give(lane, *lane.waiting[0])
                 else:
                     return
-        except Exception as error:  # even a bug is raised in the consumer
+        except Exception as error:  # any error, even one caused by a bug, is raised in the consumer
             self._fail(lane, error)
 
     async def _give(self, lane: Lane, batch: SharedBatch, page: PageInFlight) -> None:
+        """Give a child the first of its waiting batches, and wait for its answer."""
+
         def wanted() -> bool:
             if self._is_closed or not self._may_deliver():
                 return False
@@ -358,7 +367,7 @@ class ParallelProcessor:
             page.unanswered -= 1
             self._note_answers()
         else:
-            await asyncio.sleep(0)  # it may not be delivered yet: `_serve` waits again
+            await asyncio.sleep(0)  # the batch may not be delivered yet: `_serve` waits again
 
     def _note_answers(self) -> None:
         """Remove the pages that all children have answered, in order, and report them."""
@@ -381,7 +390,9 @@ class ParallelProcessor:
             self._metrics.done()
 
     async def _note_checkpoint(self, number: int, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Check a child's request against the records that it was given, and note it; the row follows later."""
+        """Check a child's checkpoint against the records that it was given, and note it in memory. The row is written
+        later.
+        """
         lane = self._lanes[number]
         error = None
         match lane.range.resolve(request.sequence_number, request.sub_sequence_number):
@@ -402,7 +413,9 @@ class ParallelProcessor:
             self._fail(lane, error)
 
     def _fail(self, lane: Lane, error: BaseException) -> None:
-        """Note the first failure of a child; from now on no child gets records."""
+        """Note the first failure of a child, and the unanswered records of all children; from now on no child gets
+        records.
+        """
         if self.gone.done():
             return
         self._is_closed, self._failed = True, lane
@@ -426,7 +439,7 @@ class ParallelProcessor:
             self.gone.result()
 
     async def _until_served(self, lane: Lane) -> None:
-        """Wait until a child has answered its present batch; waiting batches are not given any more."""
+        """Wait until a child has answered its present batch. Its waiting batches are no longer given to it."""
         serving = self._serving[lane.load.number]
         if lane.in_hand is None:
             serving.cancel()

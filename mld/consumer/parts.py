@@ -1,8 +1,8 @@
-"""Makes the batches that a child gets: a page's records that are new to the child, or a part of them.
+"""Makes the batches for a child: those records of a page that are new to the child, or a part of them.
 
 `batch_of` makes the batch of a page. During the search for a record that kills its processor (`Bisecting`), or if
-records have to be left out, `records_of` divides a batch into its records, and a `Part` is made of some of them. For
-that the batch is framed once more, in pieces, and other tasks run after each piece.
+records have to be left out, `records_of` divides a batch into its records, and a `Part` is made of some of them. To
+divide a batch, its line is made once more, in pieces, and other tasks run after each piece.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mld.protocol.framed_records import FramedRecord, Splitter, line_of
 async def batch_of(
     page: Page, delivered: Position, hash_range: HashRange | None, source: ShardSource, stopping: Stopping
 ) -> ChildBatch | None:
-    """Return the batch of a page's records after `delivered`; None if a stop is asked for while schemas are fetched."""
-    if source.placement is not None and page.bears_frames:  # the only pages that may have aggregates
+    """Return the batch of a page's records after `delivered`; None if a stop is requested while schemas are fetched."""
+    if source.placement is not None and page.bears_frames:  # other pages cannot have aggregates
         hash_range = await source.placement.range_of(hash_range)
     batch = page.after(delivered, hash_range)
     await in_turns(batch.opening())
@@ -41,7 +41,7 @@ class PlacedRecord(NamedTuple):
 
 
 class Part(PlainBatch):
-    """A batch of some records of another batch, at least one.
+    """A batch of one or more records of another batch.
 
     Aggregates are reported for the whole batch, once all its parts were delivered.
     """
@@ -116,12 +116,12 @@ async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
 
 
 def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
-    """Return fields for a warning about the page that a child works on, in Kinesis records. The child may have had the
-    first of them before.
+    """Return fields for a warning that describe the page that a child works on. They count Kinesis records, the first
+    of which the child may have been given before.
     """
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
 def holding_part(part: Part) -> dict[str, object]:
-    """Return the same fields for a part, in user records."""
+    """Return the same fields as `holding_of` for a part of a batch; they count user records."""
     return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

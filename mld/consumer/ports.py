@@ -1,7 +1,6 @@
-"""The interfaces of a child: a host that starts it, and the running process.
+"""The interfaces to child processes: `ProcessorHost` starts a child, `ChildProcess` is the running child.
 
-`ProcessorHost` starts children. Its real adapter is `child` (processes and pipes); tests use in-memory children that
-exchange the same bytes.
+The real adapter is `child` (processes and pipes); tests use in-memory children that exchange the same bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ Written = Callable[[], None]
 """Called when the line of an action has been written to the child's pipe, before any answer of the child is handled."""
 
 Wanted = Callable[[], bool]
-"""Called just before an action is sent: is it still wanted? The wait for its turn may take as long as a checkpoint."""
+"""Called just before an action is sent; returns whether to send it. An action may have to wait for a checkpoint that is
+being stored, and may not be wanted any more after that."""
 
 Holds = Callable[[], Mapping[str, object]]
-"""Returns the records that a child is working on, as fields of the log; called only for a warning."""
+"""Returns log fields that describe the records that a child is working on; called only for a warning."""
 
 
 class ChildStartError(MldError):
@@ -49,7 +49,7 @@ class ChildProcess(Protocol):
         ...
 
     def take_unread(self) -> list[str]:
-        """Remove and return lines of stdout that have come, but that `read_line` has not returned yet."""
+        """Remove and return the lines of stdout that have arrived and that `read_line` has not returned yet."""
         ...
 
     @property
@@ -84,7 +84,7 @@ class ShardAddress:
     children: int = 1
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables by which the child learns this (protocol#child-command)."""
+        """Return the environment variables that describe this address to the child (protocol#child-command)."""
         variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
         variables["MLD_ANCESTOR_SHARD_IDS"] = " ".join(self.ancestors)
         variables["MLD_CHILD_NUMBER"] = str(self.child_number)

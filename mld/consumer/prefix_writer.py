@@ -1,8 +1,9 @@
 """`PrefixWriter`: stores the safe prefix of several children in the lease row, while the children continue.
 
-Rule: parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted in memory; the row follows within
-`STORE_INTERVAL_S`. One write covers all checkpoints that were noted since the last, so that eight children cost no more
-writes than one. A failed write is retried as long as the lease is held, because nothing else would retry it.
+Rule: parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted in memory; the row is written within
+`STORE_INTERVAL_S`. One write covers all checkpoints that were noted since the last write, so that eight children cost
+no more writes than one child. A failed write is retried as long as the lease is held, because nothing else would retry
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.protocol.messages import CheckpointErrorName
 
-STORE_INTERVAL_S = 1.0  # pause between two writes of a row; a crash loses only checkpoints noted within it
+STORE_INTERVAL_S = 1.0  # pause between two writes of a row; a crash loses only the checkpoints of this time
 RETRY_MAX_S = 20.0  # the pause after a failed write doubles up to this
 
 
@@ -26,7 +27,7 @@ class PrefixWriter:
 
     def __init__(self, prefix: SafePrefix, checkpoints: ShardCheckpoints, clock: Clock) -> None:
         self.is_closed = False
-        """Whether nothing is stored any more: the lease is lost, or the children have ended."""
+        """Whether writing has ended, because the lease is lost or the children have ended."""
         self._prefix = prefix
         self._checkpoints = checkpoints
         self._clock = clock
@@ -67,6 +68,9 @@ class PrefixWriter:
         return self._writing
 
     async def _write(self) -> None:
+        """Write the prefix to the row, again and again, until the row has all noted checkpoints or the lease is
+        lost.
+        """
         retry_s = STORE_INTERVAL_S
         while await self._is_owed():
             match await self._checkpoints.advance(self._prefix.position):

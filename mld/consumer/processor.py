@@ -1,12 +1,12 @@
-"""`Processor`: one child as the consumer sees it: performs actions, answers checkpoints, ends the child.
+"""`Processor`: one child as the consumer sees it. It performs actions, answers checkpoints, and ends the child.
 
-It joins the sans-I/O `mld.protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
+It connects the sans-I/O `mld.protocol.conversation` to a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
 protocol#checkpoints-at-any-time, protocol#reply-timeout.
 
-One task reads the child's output as long as the child lives. It answers checkpoint requests whenever they come, and
-wakes the waiting action when its status comes. An action begins only between two reads, so that lines read earlier are
-handled first. The action's line is written while the output is read, so that a child which prints before it reads
-cannot block us. Any misbehaviour of a child is raised as a `ProcessorError`, whose text says what happened and where to
+One task reads the child's output as long as the child lives. The task answers checkpoint requests whenever they come,
+and wakes the waiting action when its status comes. An action begins only between two reads, so that lines read earlier
+are handled first. The action's line is written while the output is read, so that a child cannot block us by printing
+before it reads. Any misbehaviour of a child is raised as a `ProcessorError`, whose text says what happened and where to
 look.
 """
 
@@ -51,11 +51,11 @@ from mld.protocol.messages import (
 log = logging.getLogger(__name__)
 
 NOTED_PER_STEP = 50
-"""How many lines that are no answer are handled before other tasks run; each takes some 20 us with its log line."""
+"""How many lines other than statuses are handled before other tasks run; each takes some 20 us with its log line."""
 
-NOTED_CHARACTERS_PER_STEP = 16 * 1024  # searching a long line for secrets takes 2 ms
+NOTED_CHARACTERS_PER_STEP = 16 * 1024  # fewer lines if they are long, as searching a long one for secrets takes 2 ms
 
-# Carries out a checkpoint request; None means success.
+# Stores a child's checkpoint; returns None on success, else the error to send to the child.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
 
 
@@ -71,7 +71,7 @@ class Processor:
     """A started child. One action is performed at a time; checkpoints are answered one at a time, at any time after
     `initialize`.
 
-    `shard_id`, `stream` and `number` (if the shard has several children) name it in the log.
+    `shard_id`, `stream` and `number` (if the shard has several children) identify the child in the log.
     """
 
     has_room = True
@@ -112,7 +112,7 @@ class Processor:
         self._turn = asyncio.Lock()  # held while lines are handled, and while an action begins
         self._action: ActionName | None = None
         self._answered: asyncio.Future[Exception | None] | None = None
-        self._writing: asyncio.Future[None] | None = None  # of the action's line
+        self._writing: asyncio.Future[None] | None = None  # the write of the action's line
         self._timeout: asyncio.TimerHandle | None = None
         self._is_ending = False
         self.gone = asyncio.ensure_future(self._read())
@@ -147,15 +147,17 @@ class Processor:
         *,
         alone: bool = True,
     ) -> bool:
-        """Have a batch processed, and return True when it is answered; `holds` describes it for a warning."""
+        """Have a batch processed, and return True when the child has answered; `holds` describes the batch for a
+        warning.
+        """
         await self._exchange(ActionName.PROCESS_RECORDS, batch.line(), wanted, written, holds)
         return True
 
     async def until_room(self) -> None:
-        """Return at once, as every batch is answered before `process_records` returns."""
+        """Return at once: when `process_records` has returned, its batch is answered."""
 
     async def until_answered(self) -> None:
-        """Return at once, as `until_room`."""
+        """Return at once, for the same reason as `until_room`."""
 
     async def shutdown_requested(self, checkpoint: str) -> None:
         await self._send(ShutdownRequested(checkpoint))
@@ -184,7 +186,7 @@ class Processor:
         return words
 
     def kill_soon(self) -> None:
-        """Kill the child, even during an exchange, which then fails. Call `end` afterwards."""
+        """Kill the child, even during an action, which then fails. Call `end` afterwards."""
         self._killing = asyncio.ensure_future(self.child.kill())
 
     async def kill(self) -> str:
@@ -204,6 +206,9 @@ class Processor:
     async def _exchange(
         self, action: ActionName, line: Iterable[bytes], wanted: Wanted, written: Written, holds: Holds = dict
     ) -> None:
+        """Write the line of an action to the child and wait for its status, unless `wanted` returns False. Raises
+        ProcessorError.
+        """
         self._overdue.begin(action.value, holds)
         try:
             async with self._turn:
@@ -230,12 +235,12 @@ class Processor:
         return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _line_read(self) -> None:
-        """Wait until the action's line is written, because lines must not be mixed."""
+        """Wait until the line of the action is in the pipe, because the next line must not be mixed with it."""
         if self._writing is not None and self._action is not None:
             await self._bounded_write(self._writing, self._action.value)
 
     async def _bounded_write(self, writing: asyncio.Future[None], what: str) -> None:
-        """Wait until a write is done. The child has as much time to read it as to answer an action."""
+        """Wait until a write is done. The child has as much time to read the line as to answer an action."""
         done, _ = await asyncio.wait([writing], timeout=self._reply_timeout_s)
         if not done:
             raise ProcessorSilentError(f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)")
@@ -246,7 +251,7 @@ class Processor:
             raise error
 
     def _wait_for_child(self) -> None:
-        """Start the reply timeout if a status is due. Each valid message starts it anew; other lines do not."""
+        """Start the reply timeout if the child owes a status. Each valid message restarts it; other lines do not."""
         self._forget_timeout()
         if self._reply_timeout_s is not None and self._conversation.awaited is not None:
             self._timeout = asyncio.get_running_loop().call_later(self._reply_timeout_s, self._give_up_waiting)
@@ -262,7 +267,7 @@ class Processor:
         self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))
 
     def _end_wait(self, error: Exception | None = None) -> None:
-        """Wake the waiting action: it is answered, or failed with `error`."""
+        """Wake the waiting action: it was answered if `error` is None, else it fails with `error`."""
         self._forget_timeout()
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(error)
@@ -282,6 +287,7 @@ class Processor:
             raise
 
     async def _take(self, line: str) -> None:
+        """Handle one line of the child: a status, a checkpoint, or a line to log."""
         if self._is_ending:
             return
         if self._trace.listeners:
@@ -320,7 +326,7 @@ class Processor:
                 await settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """Let other tasks run after many lines that answered no action, or after a few long ones."""
+        """Let other tasks run after many lines other than statuses, or after a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
@@ -328,6 +334,7 @@ class Processor:
             await asyncio.sleep(0)
 
     def _note(self, event: Event, line: str) -> None:
+        """Log a line that is neither a status nor a checkpoint."""
         match event:
             case StaleAnswer():
                 fields = about("child_stale_answer", self._shard_id, **self._fields)
@@ -340,7 +347,9 @@ class Processor:
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:
-    """Yield the pieces of the line; then call `written`, as the writer asks for more when the last piece is written."""
+    """Yield the pieces of the line, then call `written`: the writer asks for another piece when the last one is
+    written.
+    """
     yield from line
     written()
 

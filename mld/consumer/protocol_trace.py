@@ -1,8 +1,8 @@
 """`ProtocolTrace`: copies the lines that a child and the daemon exchange to listeners (`mld tap`).
 
-A trace never delays the exchange: lines that a listener does not read in time are dropped, and while nobody listens,
-the only cost is a check of an empty list. The trace of a shard lasts as long as its lease is held, even if children
-come and go.
+A trace never delays the exchange: lines that a listener does not read in time are dropped, and without listeners the
+only cost is the check of an empty list. The trace of a shard lasts as long as its lease is held, across restarts of its
+child.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mld.consumer.lifecycle import StopReason
 from mld.consumer.short_line import LINE_CHARACTERS_MAX, ShortLine
 from mld.core.clock import Clock
 
-LISTENERS_MAX = 4  # of a worker; each may keep as much as the bounds below allow
+LISTENERS_MAX = 4  # listeners of a worker; each may take as much memory as the bounds below allow
 WAITING_BYTES_MAX = 1024 * 1024
 EVENTS_WAITING_MAX = 10_000
 EVENT_BYTES = 200  # memory of an event besides its text
@@ -30,7 +30,7 @@ Transcribed = dict[str, Any]
 
 
 class TraceListener:
-    """The queue of events that one listener has not read yet."""
+    """The queue of the lines and events that one listener has not read yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Transcribed]] = deque()
@@ -49,14 +49,14 @@ class TraceListener:
         self._woken.set()
 
     def lose(self) -> None:
-        """Note in the queue that a line is missing here."""
+        """Note in the queue that an event is missing at this place."""
         if self._waiting and "lost" in self._waiting[-1][1]:
             self._waiting[-1][1]["lost"] += 1
         else:
             self._waiting.append((0, {"lost": 1}))
 
     def end(self, value: Transcribed) -> None:
-        """Queue the last value, even if the queue is full."""
+        """Queue the last value, even if the queue is full; after it `values` ends."""
         self._waiting.append((0, value))
         self._is_over = True
         self._woken.set()
@@ -104,7 +104,9 @@ class ProtocolTrace:
         return ", ".join(found) or None
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the pieces of a line to the child, and copy the line to listeners, even if only a part was written."""
+        """Yield the pieces of a line to the child, and then copy the line to the listeners, even if only a part of it
+        was written.
+        """
         listeners = tuple(self.listeners)
         short = ShortLine()
         at = self._clock.wall()
@@ -140,7 +142,7 @@ class ProtocolTrace:
             listener.offer(value, len(text))
 
     def started(self, child: str) -> None:
-        """Note that a child runs from now on."""
+        """Note that a child was started."""
         self.child = child
         self._note(f"child started: {child}", "childStarted")
 
@@ -155,7 +157,7 @@ class ProtocolTrace:
             listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))
 
     def close(self, words: str) -> None:
-        """End all listeners, because the lease is over; `words` say why."""
+        """End all listeners, because the lease is no longer held; `words` say why."""
         for listener in self.listeners:
             listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": words})
         self.listeners.clear()
@@ -177,7 +179,9 @@ class ProtocolTraces:
         return trace
 
     def end(self, trace: ProtocolTrace, stop: StopReason | None, *, is_complete: bool) -> None:
-        """End a trace, because of `stop`, or because the shard was read to its end (`is_complete`)."""
+        """End a trace and tell its listeners why: because of `stop`, or because the shard was read to its end
+        (`is_complete`).
+        """
         if self._by_shard.get(trace.shard_id) is trace:
             del self._by_shard[trace.shard_id]
         if is_complete:

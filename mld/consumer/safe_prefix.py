@@ -1,7 +1,8 @@
 """`SafePrefix`: the position up to which each record of a shard is checkpointed by the child that got it. Pure.
 
-Rule: parallel#safe-prefix. Several children share the records of one shard, each in its own time. The lease row has
-room for one position, and that position says: nothing before it has to be delivered again. So it may only be::
+Rule: parallel#safe-prefix. Several children share the records of one shard, and each works at its own pace. The lease
+row has room for only one position, and nothing up to that position will be delivered again. So the row may only have
+the safe prefix::
 
     records in order      1  2  3  4  5  6  7  8
     given to child        a  b  a  c  b  a  c  b
@@ -10,18 +11,19 @@ room for one position, and that position says: nothing before it has to be deliv
     c has checkpointed    ------------------- 7         c: 4 and 7 are done
     safe prefix                       ^                 4: record 5 is the first one that is open
 
-The prefix ends before the first open record of any child, whatever the other children have done after that record. A
-child that was given no records has no open record, and does not hold the prefix back.
+A record is open until its child has checkpointed it. The prefix ends before the first open record of any child,
+whatever the other children have done after that record. A child that was given no records has no open record, and does
+not hold the prefix back.
 
-Only the front of a queue is examined: `given` adds records at its end, and `advance` removes records from its front as
-long as their own child has checkpointed them. So the queue holds the records that were given and are not safe yet. Each
-record is examined about once, so a checkpoint costs only as much as the records that it makes safe.
+The records that were given and are not in the prefix yet are kept in a queue: `given` adds records at its end, and
+`advance` removes records from its front as long as their own child has checkpointed them. Each record is examined about
+once, so the cost of a checkpoint is proportional to the number of records that it adds to the prefix.
 
-A child that checkpoints rarely, or never, would make that queue grow with the shard. So at most `RECORDS_MAX` single
-records are kept. Records given beyond that are kept as one `Stretch` for a whole page: it is done when each child has
+If a child checkpoints rarely, or never, the queue would grow without a limit. So at most `RECORDS_MAX` single records
+are kept. Records given beyond that are kept as one `Stretch` for a whole page: it is done when each child has
 checkpointed its last record of that page, and then the prefix moves past all of the page in one step. If there are more
-than `STRETCHES_MAX`, each two neighbours are joined. A stretch can only hold the prefix back for longer; it never lets
-the prefix pass an open record.
+than `STRETCHES_MAX` stretches, they are joined in pairs. A stretch may hold the prefix back for longer than single
+records would, but never lets it pass an open record.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from mld.core.positions import SHARD_END, Position
 from mld.core.steps import Steps
 from mld.protocol.sharing import SharedRecord, by_position
 
-RECORDS_MAX = 10_000  # as many as a page may have; some 1.5 MB
+RECORDS_MAX = 10_000  # as many as a page may have; they take some 1.5 MB
 STRETCHES_MAX = 256
 
 
@@ -44,7 +46,9 @@ def position_of(record: SharedRecord) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A run of records in the order of the shard: its last record, and the last record of each child that has any."""
+    """A run of consecutive records of the shard: the last of them, and for each child with records in it the last of
+    its own.
+    """
 
     last: SharedRecord
     last_of: Mapping[int, SharedRecord]
@@ -65,7 +69,7 @@ class SafePrefix:
         self.position = checkpoint
         self._open: deque[SharedRecord] = deque()
         self._stretches: deque[Stretch] = deque()
-        """Records that were given after all those in `_open`."""
+        """The records that were given after all those in `_open`."""
         self._confirmed = [(-1, 0)] * children
         self._ended: set[int] = set()
 
@@ -75,8 +79,8 @@ class SafePrefix:
         return len(self._open) + len(self._stretches)
 
     def given(self, records: Sequence[SharedRecord], last_of: Mapping[int, SharedRecord]) -> None:
-        """Note that children get these records of a page, which come after all earlier ones, in the order of the shard.
-        `last_of` has the last one of each child that gets any.
+        """Note that children get these records of a page. They are in the order of the shard, after all earlier ones.
+        `last_of` maps each child that gets any to the last of its records.
         """
         if not self._stretches and len(self._open) + len(records) <= RECORDS_MAX:
             self._open.extend(records)
@@ -107,6 +111,7 @@ class SafePrefix:
         return self.position
 
     def _is_over(self, stretch: Stretch) -> bool:
+        """Return whether each child has checkpointed its last record of the stretch."""
         return all(map(self._is_done, stretch.last_of.values()))
 
     def _is_done(self, record: SharedRecord) -> bool:

@@ -1,6 +1,7 @@
-"""`ShardCare`: the changes of the lease table that are needed when a shard begins or ends, as an interface.
+"""`ShardCare`: the interface by which a consumer asks `shards` about a shard that begins, ends or is not found.
 
-`consumer` may not import `shards`. It asks for these changes here, and acts on the verdicts.
+`consumer` may not import `shards`, which implements this interface, creates lease rows of child shards, and returns the
+verdicts below.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from mld.leases.lease import Lease
 
 
 class MissingVerdict(Enum):
-    """What the evidence shows about a shard for which Kinesis answered "resource not found", or refused a position."""
+    """Why Kinesis answered "resource not found" for a shard, or refused a position in it."""
 
-    OVER = "over"  # it is the right stream, and the shard has left retention
+    OVER = "over"  # this is the right stream, and the shard has left retention
     LISTED = "listed"  # the shard exists after all: try again
     UNKNOWN = "unknown"  # the stream is missing or may be the wrong one: keep the checkpoint, wait
 
@@ -25,17 +26,19 @@ class EndVerdict(Enum):
     """What to do after the end of a shard was read."""
 
     READY = "ready"  # its children have rows: SHARD_END may be checkpointed
-    WAIT = "wait"  # not yet: ask again later
+    WAIT = "wait"  # they have none yet: ask again later
     READ_AGAIN = "read again"  # the end contradicts itself or the listing, so it proves nothing
 
 
 class ShardCare(Protocol):
-    """Looks after the lease table when a shard begins and ends. Raises TableError or StreamError without an answer."""
+    """Looks after the lease table when a shard begins and ends. Raises TableError or StreamError if AWS does not
+    answer.
+    """
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 
     def ancestors(self, lease: Lease) -> tuple[str, ...]:
-        """Return the ids of the shard's ancestors, as far as they are listed."""
+        """Return the ids of those of the shard's ancestors that are listed, parents first."""
         ...
 
     async def oddity(self, lease: Lease) -> str | None:

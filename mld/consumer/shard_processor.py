@@ -61,7 +61,7 @@ class ShardProcessor(Protocol):
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
-        """Give a batch to the processor; `holds` describes it for a warning.
+        """Give a batch to the processor; `holds` describes the batch for a warning.
 
         Return True if the answer has come. False: it comes later (`on_answered` of `ParallelProcessor`). With `alone`
         the batch is sent when all earlier ones are answered, and the call returns when this one is answered, too.
@@ -79,7 +79,7 @@ class ShardProcessor(Protocol):
         ...
 
     def kill_soon(self) -> None:
-        """Kill the children, even during an exchange, which then fails. Call `end` afterwards."""
+        """Kill the children, even during an action, which then fails. Call `end` afterwards."""
         ...
 
     async def kill(self) -> str: ...

@@ -1,8 +1,8 @@
 """`ShortLine`: shortens a line of the child protocol for people who watch the exchange. Pure.
 
-It keeps the first records, and the beginnings of payloads. A `processRecords` line comes in pieces and may have many
-megabytes; each piece is scanned once, and the memory is bounded. The result is valid JSON again. The text that begins a
-record (`_HEAD`) cannot occur inside a JSON string, because quotes are escaped there.
+It keeps the first records of the line, and the beginning of each payload. A `processRecords` line comes in pieces and
+may have many megabytes; each piece is scanned once, and the memory is bounded. The result is valid JSON again. The text
+that begins a record (`_HEAD`) cannot occur inside a JSON string, because quotes are escaped there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PAYLOAD_CHARACTERS_SHOWN = 48
 LINE_CHARACTERS_MAX = 8_000
 _HEAD = b'{"data":"'
 _RECORD_END = b'"action":"record"}'
-_TAIL_BYTES = 256  # more than what follows the last record
+_TAIL_BYTES = 256  # longer than the end of a line after its last record
 
 
 class ShortLine:
@@ -25,7 +25,7 @@ class ShortLine:
         self._shown = bytearray()
         self._rest = b""
         self._payload_bytes: int | None = None
-        """How much of the present payload was fed; None outside of payloads."""
+        """How many bytes of the present payload were fed so far; None between payloads."""
 
     def feed(self, piece: bytes) -> None:
         self.size += len(piece)
@@ -68,7 +68,9 @@ class ShortLine:
         return text if len(text) <= LINE_CHARACTERS_MAX else f"{text[:LINE_CHARACTERS_MAX]}…"
 
     def _pass_payload(self, part: bytes) -> int:
-        """Keep the beginning of a payload; return how much of the payload was fed so far."""
+        """Keep this part if it is within the shown beginning of the payload. Return how many bytes of the payload were
+        fed so far.
+        """
         seen = self._payload_bytes or 0
         self._shown += part[: max(0, PAYLOAD_CHARACTERS_SHOWN - seen)]
         self._payload_bytes = seen + len(part)

@@ -1,4 +1,4 @@
-"""`Stopping`: the reason for which a consumer was asked to stop, and waits that end when it is asked."""
+"""`Stopping`: keeps the reason for which a consumer must stop, and ends its waits when a stop is requested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 class Stopping:
-    """`stop` is None until a stop is asked for. A stronger reason replaces a weaker one; none is ever withdrawn."""
+    """`stop` is the reason to stop; None until a stop is requested. A stronger reason replaces a weaker one, and no
+    reason is ever withdrawn.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.stop: StopReason | None = None
@@ -28,7 +30,7 @@ class Stopping:
                 asyncio.get_running_loop().call_soon(self._interruption.end)
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
-        """Return the awaitable's value, or None as soon as a stop is asked for or `over` is done."""
+        """Return the awaitable's value, or None as soon as a stop is requested or `over` is done."""
         assert self._interruption is None, "one wait at a time"
         with Interruption() as interruption:
             self._interruption = interruption
@@ -46,7 +48,7 @@ class Stopping:
         return None
 
     async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
-        """Sleep, but wake at once when a stop is asked for or `also` is set."""
+        """Sleep, but wake at once when a stop is requested or `also` is set."""
         over = None if also is None else asyncio.ensure_future(also.wait())
         try:
             await self.unless(self._clock.sleep(seconds), over)

@@ -1,8 +1,8 @@
-"""`Wishes`: an operator's requests to the holder of a shard: to pause, to leave out records, to start a new child.
+"""`Wishes`: follows an operator's requests to the holder of a shard: pause, leave out records, start a new child.
 
-Rules: leases#pauses, leases#records-left-out, leases#new-children. The requests are attributes of the lease row. The
-text that asks for a new child differs with each request; a text that was there before this holding began was meant for
-another child. Following a request never counts as a failure of the record processor.
+Rules: leases#pauses, leases#records-left-out, leases#new-children. The requests are attributes of the lease row. Each
+request for a new child has a different text. A text that was in the row before this holding began was meant for an
+earlier child. When a child is killed because of a request, that does not count as a failure.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ T = TypeVar("T")
 
 
 class Wishes:
-    """The requests during one holding. `on_pause` is called when a pause begins (True) or ends (False)."""
+    """The operator's requests during one holding. `on_pause` is called when a pause begins (True) or ends (False)."""
 
     def __init__(self, lease: Lease, on_pause: Callable[[bool], None]) -> None:
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self._on_pause = on_pause
         self.restart_asked = asyncio.Event()
-        """Set when a new child must be started without a back-off; cleared when it starts."""
+        """Set when a new child must be started without a back-off; cleared when that child starts."""
         self._key = lease.key
         self._left_out: frozenset[str] = frozenset()
         self._restart = lease.restart
         self.heed(lease, is_waiting=False)
 
     def heed(self, lease: Lease, *, is_waiting: bool) -> bool:
-        """Update from the row; return whether to kill the child. `is_waiting`: the child's restart is delayed."""
+        """Take over the requests in the row of `lease`; return whether to kill the child. `is_waiting`: the consumer
+        pauses before it starts the next child.
+        """
         if (lease.paused is None) is not self._unpaused.is_set():
             self._on_pause(lease.paused is not None)
             if lease.paused is None:
@@ -64,15 +66,17 @@ class Wishes:
         await self._unpaused.wait()
 
     async def unpaused(self, awaitable: Awaitable[T]) -> T:
-        """Return the awaitable's value, but not while the shard is paused. If this is cancelled, the value is lost, and
-        the records are read again from the checkpoint.
+        """Wait for the awaitable, and then until the shard is not paused; return the awaitable's value. If this call is
+        cancelled, the value is lost, and the records are read again from the checkpoint.
         """
         value = await awaitable
         await self._unpaused.wait()
         return value
 
     def concern(self, batch: ChildBatch, after: Position) -> bool:
-        """Return whether a batch of records after position `after` may contain a record that has to be left out."""
+        """Return whether a batch of records after position `after` may contain a record that the operator wants left
+        out.
+        """
         if batch.largest is None:
             return False
         parts = (mark.partition("/") for mark in self._left_out)
@@ -80,7 +84,7 @@ class Wishes:
         return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
 
     def kept(self, records: Iterable[PlacedRecord]) -> list[PlacedRecord]:
-        """Return the records without those that have to be left out, which are logged."""
+        """Return the records except those that the operator wants left out; log each of these."""
         kept = []
         for record in records:
             sequence, sub = record.framed.sequence, record.framed.sub

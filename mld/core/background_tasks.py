@@ -1,4 +1,4 @@
-"""`BackgroundTasks`: tasks that nobody waits for, kept alive until they end."""
+"""`BackgroundTasks`: starts tasks that no caller awaits, and keeps a reference to each until it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Tasks that nobody waits for. asyncio itself keeps no reference to a task, so this object does."""
+    """Running tasks that no caller awaits. asyncio holds only weak references to tasks, so this object holds strong
+    ones.
+    """
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()

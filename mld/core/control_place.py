@@ -1,10 +1,11 @@
-"""Where a daemon's control socket is: for the daemon that makes it, and for the commands that look for it.
+"""The path of a daemon's control socket. The daemon creates the socket there, and commands such as `mld status` find
+it.
 
-Whoever can connect can change the log level and read records. So the socket has mode 0600, and its directory must
-belong to this user and be closed to all others; any other directory is refused. The address of a socket has room for
-only 107 bytes; `address_of` refers to the open directory instead, so the path may be longer. The file is named after
-the application, so that commands find it from the properties file. Its name ends in random characters, so that it names
-one daemon only.
+Any process that can connect can change the log level and read records. So the socket has mode 0600, and its directory
+must belong to this user and be closed to all others; any other directory is refused. The path in a Unix socket's
+address is limited to 107 bytes. Longer paths work too, because `address_of` names the open directory by its descriptor.
+The socket's file is named after the application, so that commands can find it from the properties file. The name ends
+in random characters, so that each daemon has a name of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PROGRAM = "mld"
 SUFFIX = ".sock"
 FALLBACK = "/tmp"  # noqa: S108 - a directory there is only used if it is this user's alone
 SYSTEM_PLACES = "/run"
-"""Where systemd makes the RUNTIME_DIRECTORY of a service. Only the service itself gets that variable."""
+"""systemd creates the RUNTIME_DIRECTORY of a service in this directory. Only the service itself gets that variable, so
+commands search here."""
 APPLICATION_CHARACTERS_MAX = 48
 RANDOM_BYTES = 4
 OWN_DIRECTORY = 0o700
@@ -38,7 +40,7 @@ class ControlPlaceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ControlPlace:
-    """The file of a socket. `directory` may not exist."""
+    """The directory and file name of a socket. `directory` may not exist."""
 
     directory: Path
     name: str
@@ -49,8 +51,8 @@ class ControlPlace:
 
 
 def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Return the directories for a daemon's socket, the best first: of the systemd service, of the
-    session, below /tmp.
+    """Return the directories in which a daemon tries to create its socket, in this order: that of its systemd service,
+    that of the login session, one below /tmp.
     """
     service = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     session = environ.get("XDG_RUNTIME_DIR", "")
@@ -62,7 +64,7 @@ def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Return `directories`, and those that a daemon with another environment may have used."""
+    """Return `directories`, followed by the directories that a daemon with another environment may have used."""
     system = Path(SYSTEM_PLACES)
     session = system / "user" / str(uid) / PROGRAM
     services = [place for found in sorted(_matching(system, PROGRAM)) for place in _of_service(found)]
@@ -71,13 +73,14 @@ def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def _of_service(directory: Path) -> list[Path]:
-    """Return the two directories to try for a service. Other users can read a RuntimeDirectory unless its unit forbids
-    that; then a directory inside it is used.
+    """Return the two directories to try for a service: its RuntimeDirectory, and one inside it. The inner one is used
+    if other users can read the RuntimeDirectory, which they can unless the unit forbids it.
     """
     return [directory, directory / PROGRAM]
 
 
 def _matching(directory: Path, prefix: str) -> Iterator[Path]:
+    """Yield the entries of a directory whose names begin with `prefix`; none if the directory cannot be read."""
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -101,13 +104,15 @@ def prefix_of(application: str) -> str:
 
 
 def new_name(application: str) -> str:
-    """Return a name that no socket has had before. So a dead socket may be removed without asking who made it."""
+    """Return a name that no socket has had before. So a socket that nobody answers can safely be removed, whoever made
+    it.
+    """
     return f"{prefix_of(application)}{os.urandom(RANDOM_BYTES).hex()}{SUFFIX}"
 
 
 def sockets_of(application: str | None, environ: Mapping[str, str], uid: int) -> list[ControlPlace]:
-    """Return the sockets of an application's daemons on this machine, alive or not; with None those of all
-    applications.
+    """Return the sockets of an application's daemons on this machine, whether or not the daemons still run. If
+    `application` is None, return the sockets of all applications.
     """
     prefix = "" if application is None else prefix_of(application)
     found = []
@@ -133,8 +138,8 @@ def is_private(directory: Path, uid: int) -> bool:
 
 
 def open_directory(directory: Path, uid: int, *, make: bool) -> int:
-    """Return a descriptor of the directory, which is created if `make`. Raises ControlPlaceError unless
-    it is private.
+    """Open the directory and return its descriptor; with `make`, create it first if it is missing. Raises
+    ControlPlaceError unless the directory is private.
     """
     try:
         if make:
@@ -150,8 +155,8 @@ def open_directory(directory: Path, uid: int, *, make: bool) -> int:
 
 
 def _make(directory: Path, uid: int) -> None:
-    """Create the directory if it is missing, but not inside another user's directory; after `su` a variable may name
-    one.
+    """Create the directory if it is missing, but not inside another user's directory: after `su`, XDG_RUNTIME_DIR may
+    still name one.
     """
     if not directory.is_dir():
         owner = directory.parent.stat().st_uid
@@ -161,6 +166,7 @@ def _make(directory: Path, uid: int) -> None:
 
 
 def _why_not_private(status: os.stat_result, uid: int) -> str | None:
+    """Return why a directory with this status is not private to the user; None if it is."""
     if not stat.S_ISDIR(status.st_mode):
         return "is not a directory"
     if status.st_uid != uid:
@@ -175,8 +181,8 @@ def _why_not_private(status: os.stat_result, uid: int) -> str | None:
 
 
 def address_of(handle: int, directory: Path, name: str) -> str:
-    """Return the address of a socket in the open directory: short, whatever the path; without /proc, the
-    path itself.
+    """Return the address of the socket `name` in the open directory. It is short, however long the path is; without
+    /proc it is the path itself.
     """
     short = Path(f"/proc/self/fd/{handle}")
     return str((short if short.is_dir() else directory) / name)
@@ -191,7 +197,7 @@ class SocketPeer:
 
 
 def peer_of(connection: socket.socket) -> SocketPeer | None:
-    """Return the process at the other end; None if the system does not tell."""
+    """Return the process at the other end; None if the system cannot report it."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -200,8 +206,8 @@ def peer_of(connection: socket.socket) -> SocketPeer | None:
 
 
 def is_answered(address: str) -> bool:
-    """Return whether a process listens there. Only a refused connection proves that none does; a busy
-    process is alive.
+    """Return whether a process listens at the address. Only a refused connection or a missing file proves that none
+    does. Any other error counts as a busy process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)

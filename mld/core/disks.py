@@ -1,7 +1,7 @@
-"""The file systems that a daemon and its processor write to: where they are, and whether a write succeeds there.
+"""Finds the directories that a daemon and its processor write to, and checks whether a write succeeds there.
 
-Permissions do not show a full disk, an exceeded quota or a mount that became read-only. So a trial decides: a file
-without a name is written and synced; it vanishes in any case. This blocks, for ever if the file system hangs, so
+Permissions do not show a full disk, an exceeded quota or a mount that became read-only. So a temporary file without a
+name is written and synced; the kernel removes it in any case. The trial blocks, for ever if the file system hangs, so
 callers run it in a thread.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TRIAL_BYTES = 4096
 LOW_SHARE = 0.05
-"""If less than this share of the blocks or inodes is free, there is a warning; the alert uses the same figure."""
+"""The daemon warns if less than this share of the blocks or inodes is free. The alert uses the same figure."""
 STANDARD_ERROR = 2
 ARCHIVE = "processors.archive"
 SPARK_DIRECTORIES = {"deadLetter": "sparkDeadLetter", "spool": "spool"}
@@ -41,7 +41,7 @@ ALLOW = "let the daemon's user write there"
 
 @dataclass(frozen=True, slots=True)
 class DiskPlace:
-    """A directory that is written to, or the file behind a descriptor. `name` is also a label of metrics."""
+    """A directory that is written to, or the file that `descriptor` has open. `name` is also a label of metrics."""
 
     name: str
     path: Path
@@ -50,10 +50,10 @@ class DiskPlace:
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """The room that is left in a place.
+    """The space that is left in a place.
 
-    `why` says why a trial write failed, and `remedy` what to do; None: it succeeded, or could not be tried.
-    `free_share` is the share of the blocks or of the inodes, whichever is less.
+    `why` says why a trial write failed, and `remedy` what to do about it. `why` is None if the trial succeeded or could
+    not be made. `free_share` is the free share of the blocks or of the inodes, whichever is less.
     """
 
     free_bytes: int
@@ -67,7 +67,7 @@ class DiskRoom:
 
 
 def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[DiskPlace, ...]:
-    """Return the places that the configuration names. `with_log`: also the file behind our standard error, if it is a
+    """Return the places that the configuration names. With `with_log`, add the log file, if our standard error is a
     file.
     """
     found = dict[str, str]()
@@ -89,12 +89,14 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
 
 
 def _archive(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the directory that follows the archive processor in a command, if it runs that."""
     for word, following in pairwise(words):
         if word.removeprefix("mld.") == ARCHIVE:
             yield "archive", following
 
 
 def _log_place() -> Iterator[DiskPlace]:
+    """Yield the place of the log if standard error is a regular file."""
     try:
         if stat.S_ISREG(os.fstat(STANDARD_ERROR).st_mode):
             yield DiskPlace("log", Path(f"/proc/self/fd/{STANDARD_ERROR}"), STANDARD_ERROR)
@@ -117,6 +119,7 @@ def room_of(place: DiskPlace) -> DiskRoom:
 
 
 def _trial(directory: Path) -> tuple[str | None, str]:
+    """Write and sync a temporary file. Return why that failed, with a remedy; (None, "") if it succeeded."""
     try:
         with tempfile.TemporaryFile(dir=directory, prefix=".mld-trial-") as file:
             file.write(bytes(TRIAL_BYTES))
@@ -128,7 +131,7 @@ def _trial(directory: Path) -> tuple[str | None, str]:
 
 
 def in_words(place: DiskPlace, room: DiskRoom) -> str | None:
-    """Return a text about what is wrong with a place; None if nothing is."""
+    """Return a text that says what is wrong with a place; None if it is fine."""
     if room.why is not None:
         return f"{place.name}: {room.why}"
     if room.is_low:

@@ -1,8 +1,9 @@
-"""The error boundary: an unexpected exception costs one item or one round, and never ends the loop.
+"""The error boundary of a loop: after an unexpected exception the loop skips one item or one round, and goes on.
 
 Ports raise only errors of `mld.core.errors`. But a bug, a machine without threads or memory, or an unforeseen row may
-raise anything, anywhere. Then the outcome is *unknown*, as after an error of AWS: neither lost nor done. So a loop that
-serves many items treats it like our own errors and tries again. It is logged with its traceback, and counted.
+raise anything, anywhere. Then the outcome of the call is *unknown*, as after an error of AWS: the work may or may not
+have been done. So a loop that serves many items treats such an exception like our own errors and tries again. The
+exception is logged with its traceback, and counted.
 
 AssertionError is different: an invariant of ours is broken, so nothing that follows can be trusted, and the daemon
 ends. The same holds for an AssertionError inside an ExceptionGroup.
@@ -27,15 +28,15 @@ T = TypeVar("T")
 RESTART_PAUSE_S = 1.0  # before a failed loop is restarted; as long as the period of the busiest loops
 
 _counts: Counter[tuple[str, str]] = Counter()
-"""Survived exceptions of this process, by activity and kind of exception."""
+"""Unexpected exceptions that this process has survived, counted by activity and exception class."""
 
 
 def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
-    """Return `error` if it is ours. Any other error is logged and counted, and an `UnexpectedError` is returned
-    instead.
+    """Return `error` if it is an MldError. Log and count any other error, and return an `UnexpectedError` in its place.
 
-    `doing` completes "unexpected, while", and is one of few constant texts. Raises `error` itself if it is a broken
-    invariant. The traceback is logged the first time, and each time that the count has doubled.
+    `doing` completes the log line "unexpected, while …". It must be a constant text, because errors are counted by it.
+    Raises `error` itself if it is a broken invariant. The traceback is logged the first time, and each time that the
+    count has doubled.
     """
     if isinstance(error, MldError):
         return error
@@ -62,7 +63,9 @@ def is_broken_invariant(error: BaseException) -> bool:
 
 
 async def contained(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
-    """Return the result of `call`. Raises only our own errors and broken invariants."""
+    """Return the result of `call`. Only MldErrors and broken invariants are raised; other errors become
+    `UnexpectedError`.
+    """
     try:
         return await call
     except MldError:
@@ -72,8 +75,8 @@ async def contained(call: Awaitable[T], doing: str, shard: str | None = None) ->
 
 
 async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> None:
-    """Run `loop` until it returns, and restart it after each exception. A StartupError is raised, as it must end the
-    daemon.
+    """Run `loop` until it returns, and restart it after each exception. Only a StartupError and a broken invariant are
+    raised, because they must end the daemon.
     """
     task = asyncio.current_task()
     while True:
@@ -108,10 +111,10 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
 
 
 def counts() -> dict[tuple[str, str], int]:
-    """Return how many exceptions were survived, by (activity, kind of exception)."""
+    """Return how many unexpected exceptions this process has survived, by (activity, exception class)."""
     return dict(_counts)
 
 
 def total() -> int:
-    """Return how many exceptions this process has survived."""
+    """Return how many unexpected exceptions this process has survived, in all."""
     return sum(_counts.values())

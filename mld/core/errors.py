@@ -1,8 +1,9 @@
 """Every error that the daemon raises on purpose, as one small tree.
 
-Three questions decide the class. Must the operator change something (`StartupError`, and the `ConfigurationError` of
-`properties`)? Did AWS answer "no", or not answer at all (`TableError`, `StreamError`)? Did a child break the protocol
-(`conversation.ProcessorError`)? An exception from AWS means *unknown*, never *lost* and never *done*.
+Three questions decide the class. Must the operator change something (`StartupError`, and `ConfigurationError` in
+`properties`)? Did AWS refuse a call, or not answer it at all (`TableError`, `StreamError`)? Did a child break the
+protocol (`conversation.ProcessorError`)? After an exception from AWS, the outcome of the call is *unknown*: it counts
+neither as failed nor as done.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class TableThrottledError(TableError):
 
 
 class TableMissingError(TableError):
-    """The lease table does not exist, or no longer."""
+    """The lease table does not exist; it may have been deleted."""
 
 
 class TableUnavailableError(TableError):
@@ -98,7 +99,9 @@ class StreamNotFoundError(StreamError):
 
 
 class PositionRefusedError(StreamNotFoundError):
-    """The stream refuses a sequence number as foreign: the stream was deleted and made again, or is another one."""
+    """The stream refuses a sequence number that it did not issue: it was deleted and made again, or it is another
+    stream.
+    """
 
 
 class StreamInUseError(StreamError):
@@ -158,4 +161,6 @@ class MetricsError(MldError):
 
 
 class UnexpectedError(TableUnavailableError, StreamUnavailableError):
-    """Replaces an unexpected exception (`mld.core.error_boundary`): the outcome of the call is unknown."""
+    """Stands for an exception that no port may raise (`mld.core.error_boundary`): the outcome of the call is
+    unknown.
+    """

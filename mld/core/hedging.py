@@ -1,7 +1,8 @@
-"""What is done about a late answer: the same request is sent again, and the first answer counts.
+"""Hedged requests: if an answer is late, the same request is sent again, and the first answer counts.
 
-A late answer may still come, and nobody can know whether a connection has gone dead. So the first request is not
-cancelled; further ones are sent while it waits. This is only for requests that may be repeated, above all reads.
+A late answer may still come, and the caller cannot tell whether the connection is dead. So the first request is not
+cancelled, and further ones are sent while it waits. Use this only for requests that may safely be repeated, above all
+reads.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ T = TypeVar("T")
 
 
 async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, again_s: float, asks_max: int) -> T:
-    """Return the first answer to `ask`, which is called with the seconds left of `limit_s`.
+    """Call `ask`, repeatedly if it is slow, and return the first answer. Each call gets the seconds left of `limit_s`.
 
-    Whenever `again_s` pass without an answer, `ask` is called again, at most `asks_max` times in all. A refusal is an
-    answer, too. If all requests fail with AwsUnreachableError, the first of these errors is raised.
+    Whenever `again_s` pass without an answer, `ask` is called again, at most `asks_max` times in all. An error of AWS
+    is an answer, too: it is raised at once. If all requests fail with AwsUnreachableError, the first of these errors is
+    raised.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + limit_s

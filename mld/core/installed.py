@@ -1,4 +1,4 @@
-"""What is installed on this machine: packages of extras, found without importing them, and programs."""
+"""Finds out whether packages of extras are installed, without importing them, and which file a command would run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mld.core.errors import MldError
 
 
 class NotReadyError(MldError):
-    """This machine lacks something that the command needs; the text has the remedy."""
+    """This machine lacks a package or a program that the command needs; the text has the remedy."""
 
 
 def is_installed(module: str) -> bool:
@@ -31,7 +31,7 @@ def require(extra: str, what: str, *modules: str) -> None:
 
 
 def find_executable(command: Sequence[str]) -> str | None:
-    """Return the file that `command` would run; None if there is none.
+    """Return the path of the program that `command` would run; None if no such program is found.
 
     A name with a slash is used as it is. A bare name is looked up in PATH, and then in the directory of our
     interpreter, where `mld-spark` and `mld-zygote` are installed.
@@ -44,8 +44,8 @@ def find_executable(command: Sequence[str]) -> str | None:
 
 
 def runnable(command: Sequence[str]) -> list[str]:
-    """Return a command that the kernel can find: unchanged, unless its program is only in our
-    interpreter's directory.
+    """Return a command that `exec` can find. If its program is only in our interpreter's directory, it gets the full
+    path; otherwise the command is unchanged.
     """
     found = None if command and shutil.which(command[0]) else find_executable(command)
     return list(command) if found is None else [found, *command[1:]]

@@ -1,6 +1,7 @@
-"""Command lines of Amazon's Java daemon, typed after `mld`: what to leave out of them, in a sentence.
+"""Explains what to leave out when a user types the command line of Amazon's Java daemon after `mld`.
 
-Only the properties file and the logging configuration mean the same to both (protocol#command-line-of-java). Pure.
+Only the properties file and the logging configuration mean the same to both daemons (protocol#command-line-of-java).
+Pure.
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ _STARTER_OPTIONS = frozenset(
         *("--path", "--print_classpath", "--print_command", "--sample"),
     }
 )
-"""Options of amazon_kclpy_helper.py and kcl-bootstrap; `-p` and `-l` are ours, too."""
+"""Options of amazon_kclpy_helper.py and kcl-bootstrap. `-p` and `-l` are missing here, because `mld` has them too."""
 
 
 def why_no_program(word: str) -> str | None:
-    """Return a sentence about a first word that starts Amazon's daemon; None if it is another word."""
+    """Return a sentence that explains what to type instead, if the first word of the command line starts Amazon's
+    daemon; else None.
+    """
     if PurePath(word).name in _STARTERS or (word.endswith(_CLASS) and "." in word):
         return f"mld takes the place of {word}, and of what belongs to Java around it: {_WHOLE}"
     return None
 
 
 def why_no_option(words: Iterable[str], refused: str) -> str | None:
-    """Return a sentence about the option of Java of which `refused` is the beginning; None if it is none of Java's."""
-    return next((said for word in words if word.startswith(refused) and (said := _said_of(word))), None)
+    """Return a sentence about the first word that begins with `refused` and is an option of Java; None if no such word
+    is.
+    """
+    return next((remark for word in words if word.startswith(refused) and (remark := _remark_on(word))), None)
 
 
-def _said_of(word: str) -> str | None:
+def _remark_on(word: str) -> str | None:
     name = word.partition("=")[0]
     if name in _JARS:
         return f"{name} is an option of Java, and mld has no jars: leave it out, and the name of the class; {_WHOLE}"

@@ -1,4 +1,4 @@
-"""The fields of a log line about a shard."""
+"""Makes the fields of a log line about a shard or one of its children."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ def about(action: str, shard: str, **more: object) -> dict[str, object]:
 
 
 def of_child(number: int | None) -> dict[str, object]:
-    """Return the field for which of several children a line is about; none for the only child of a shard."""
+    """Return the field that names one of several children of a shard; no field if `number` is None (the only child)."""
     return {} if number is None else {"child_number": number}

@@ -1,7 +1,8 @@
 """Positions in a shard: sequence numbers, sub-sequence numbers and the four sentinels.
 
 Rule: leases#order-of-positions. The order is AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END. Equal
-sequence numbers are ordered by their sub-sequence number; SHARD_END equals SHARD_END whatever that number is.
+sequence numbers are ordered by their sub-sequence numbers; two SHARD_END are equal in this order, whatever their
+sub-sequence numbers are.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Position:
 
 
 def is_position_text(text: str) -> bool:
-    """Return whether `text` is the name of a sentinel, or digits (ASCII) of at most SEQUENCE_DIGITS_MAX."""
+    """Return whether `text` is the name of a sentinel, or consists of 1 to SEQUENCE_DIGITS_MAX ASCII digits."""
     return text in _SENTINEL_RANKS or text == SHARD_END_NAME or _DIGITS.fullmatch(text) is not None
 
 

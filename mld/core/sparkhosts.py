@@ -26,9 +26,9 @@ TOLD = (
     *("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt"),
     *("uncommittedSince", "triggerSince", "counters"),
 )
-"""What the status page shows of a host. `ui` is an address on this machine."""
+"""Fields of a host's status file that the status page shows. `ui` is an address on this machine."""
 LOCAL = "local"
-"""Masters that begin with this run their JVM on this machine; it is also the default."""
+"""A Spark master that begins with this word runs its JVM on this machine; it is also the default master."""
 UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
 
 
@@ -52,12 +52,14 @@ def running(application: str) -> list[SparkHost]:
 
 
 def told(application: str) -> list[dict[str, Any]]:
-    """Return the fields of this application's hosts that the status page shows."""
+    """Return, for each running host of this application, the fields that the status page shows."""
     return [{name: host.about.get(name) for name in TOLD} for host in running(application)]
 
 
 def figures(application: str, daemon_pid: int) -> SparkFigures | None:
-    """Return the figures of a daemon's host; None if it has no host, or the host reports none."""
+    """Return the metrics that a daemon's session host reports; None if the daemon has no host, or the host reports no
+    figures.
+    """
     from mld.metrics.spark_figures import SparkFigures  # imported here, as it would slow the start of `mld check`
 
     for host in running(application):
@@ -84,8 +86,8 @@ def _time(value: Any) -> float | None:
 
 
 def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
-    """Return a text that says where the UI of a future host will be, given `mld.spark.conf.*` and
-    `mld.spark.master`.
+    """Return a text that says where a host with this configuration will have its UI; `conf` holds the keys of
+    `mld.spark.conf.*`, `master` is `mld.spark.master`.
     """
     on = conf.get(UI_OFF, "").strip().lower()
     if on == "false":
@@ -107,6 +109,7 @@ def _files() -> Iterator[Path]:
 
 
 def _read(file: Path) -> SparkHost | None:
+    """Return the host that a status file describes; None if the file is unreadable, or its process no longer runs."""
     try:
         with file.open("rb") as stream:
             value = json.loads(stream.read(STATUS_BYTES_MAX))
@@ -126,8 +129,8 @@ def _read(file: Path) -> SparkHost | None:
 
 
 def _started_at(pid: int) -> str | None:
-    """Return the start of a process, which tells it from an earlier one with the same id; "0" if the system does not
-    say, and None if no such process runs.
+    """Return when a process was started, in the kernel's ticks; this distinguishes it from an earlier process with the
+    same id. Return "0" if the system does not report it, and None if no such process runs.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -1,7 +1,7 @@
-"""Long decisions cut into steps, so that no turn of the event loop takes more than 2 ms. Pure.
+"""Divides long decisions into steps, so that no turn of the event loop takes more than 2 ms. Pure.
 
-A decision over thousands of shards is a generator that yields between its steps and returns the result. It is still a
-plain function of values: `finish` runs it at once, and `turns.in_turns` lets other tasks run at each yield.
+A decision over thousands of shards is written as a generator that yields between its steps and returns the result. It
+is still a pure function: `finish` runs all steps at once, and `turns.in_turns` lets other tasks run at each yield.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`Stillness`: since when each value has been unchanged, by the watcher's own clock. Pure.
+"""`Stillness`: remembers how long each value has been unchanged, by the watcher's own clock. Pure.
 
-No two machines agree on the time, so a worker is known to live by what it writes: the counter of a lease, the version
-of a lock, the time in a report. A watcher reads such values again and again. A worker whose value stays the same for
-longer than it promised is dead. Times are monotonic seconds, passed in.
+The clocks of two machines never agree, so a worker shows that it is alive by changing values: the counter of a lease,
+the version of a lock, the time in a report. A watcher reads such values again and again. A worker whose value stays the
+same for longer than it promised counts as dead. Times are monotonic seconds, passed in.
 
     what a look shows             `since` is                          `has_moved`
     a key that is not known       the time of the look, `first_at`    no
@@ -10,8 +10,8 @@ longer than it promised is dead. Times are monotonic seconds, passed in.
     the value that was seen last  as before                           as before
     any other value               the time of the look                yes
 
-Any other value counts, even a smaller one: a row may be restored, or made again in a new table. A watcher that learns
-that a table is gone must forget what it saw there.
+Any different value counts as a change, even a smaller one: a row may be restored, or made again in a new table. A
+watcher that learns that a table is gone must forget the values that it saw there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NEVER = -math.inf
-"""As `first_at`: treat the value as unchanged for ever, because nobody is expected to change it."""
+"""Passed as `first_at`, treats the value as unchanged for ever, because no worker is expected to change it."""
 
 
 class _Seen(NamedTuple, Generic[V]):
@@ -34,7 +34,7 @@ class _Seen(NamedTuple, Generic[V]):
 
 
 class Stillness(Generic[K, V]):
-    """The value that was seen last of each key, and since when it has been unchanged."""
+    """The last seen value of each key, and since when it has been unchanged."""
 
     def __init__(self) -> None:
         self._seen: dict[K, _Seen[V]] = {}
@@ -71,7 +71,7 @@ class Stillness(Generic[K, V]):
         self._seen[key] = _Seen(value, since, False)
 
     def since(self, key: K) -> float:
-        """Return the time since when a known key has had its value."""
+        """Return the time at which a known key got its present value."""
         return self._seen[key].since
 
     def value(self, key: K) -> V | None:
@@ -97,5 +97,5 @@ class Stillness(Generic[K, V]):
         self._seen.pop(key, None)
 
     def forget_all(self) -> None:
-        """Forget everything, because the table is gone or somebody else watched it meanwhile."""
+        """Forget all keys: the table is gone, or another worker watched it meanwhile."""
         self._seen.clear()

@@ -20,7 +20,7 @@ _FORM = re.compile(r"([0-9]{1,20}):([^:]+):([0-9]{1,20})", re.ASCII)
 
 @contextmanager
 def working_for(stream: str | None) -> Iterator[None]:
-    """Mark log lines within the block as being about this stream. None: there is only one stream."""
+    """Have the log add this stream to every line within the block. Pass None if there is only one stream."""
     token = OF_THIS_STREAM.set(stream)
     try:
         yield
@@ -46,7 +46,9 @@ def key_of(stream: str | None, shard_id: str) -> str:
 
 
 def parse_stream_id(text: str) -> StreamId | None:
-    """Return the identifier that `text` writes in exactly its normal form; None if it does not."""
+    """Return the identifier in `text`; None if `text` is not an identifier in its normal form (such as without leading
+    zeros).
+    """
     found = _FORM.fullmatch(text)
     if found is None or int(found[3]) == 0:
         return None
@@ -61,13 +63,16 @@ def shard_of_key(key: str) -> str:
 
 
 def stream_of_key(key: str) -> str | None:
-    """Return the stream identifier in a lease key; None if the table has one stream, so that keys are shard ids."""
+    """Return the stream identifier in a lease key; None if the key is a plain shard id, as in a table of only one
+    stream.
+    """
     stream, colon, shard_id = key.rpartition(":")
     return stream if colon and shard_id and parse_stream_id(stream) is not None else None
 
 
 def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the lease keys, sorted, that a person may mean by `name`: a key, a shard id, or its number (``7``).
+    """Return, sorted, those of `keys` that a person may mean by `name`: a lease key, a shard id, or a shard's number
+    (``7``).
 
     If there are several streams, `name` may begin with one, as in ``orders:7``: its label, its name or its identifier.
     `labels` maps identifiers to labels.
@@ -85,6 +90,7 @@ def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None 
 
 
 def _is_shard(shard_id: str, name: str) -> bool:
+    """Return whether `name` means this shard: it is the shard's id or number; leading zeros do not matter."""
     if shard_id == name:
         return True
     number = shard_id.rpartition("-")[2]

@@ -1,8 +1,8 @@
-"""The `Streams` port: what the daemon asks of Kinesis, and the values that it gets back.
+"""The `Streams` port: the calls that the daemon makes to Kinesis, and the values that they return.
 
 A port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is in `tests.twins`. Callers see
-records only as `Page` and `ChildBatch`, never one by one. So an adapter may frame the child's line while it reads a
-body, and keep only the pieces.
+records only as `Page` and `ChildBatch`, never one by one. So an adapter can build the line for the child while it reads
+the body of an answer, and keep only the pieces of that line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mld.core.steps import Steps
 HASH_KEY_MAX = 2**128 - 1
 STREAM_DISABLED = "DISABLED"
 A_TURN = b""
-"""A piece of a line that only asks to let other tasks run; see `ChildBatch.line`."""
+"""An empty piece of a line: there is nothing to write yet, and other tasks should run; see `ChildBatch.line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def hash_range_of(item: Mapping[str, Any]) -> HashRange:
 
 
 class StreamKind(Enum):
-    """The service of a stream. Shards, and the way they end, differ between the two."""
+    """The service that a stream belongs to. The two services differ in their shards and in how a shard ends."""
 
     KINESIS = "Kinesis"
     DYNAMODB = "DynamoDB"
@@ -116,7 +116,8 @@ class StreamSummary:
     created_ms: int | None = None
     """Time of creation in epoch milliseconds; None from stand-ins that do not report it."""
     has_strategy: bool = False
-    """Whether Kinesis may choose the shard of a record without regard to its key (retrieval#hash-range-rule)."""
+    """Whether the stream has a strategy by which Kinesis may choose a record's shard without regard to its key
+    (retrieval#hash-range-rule)."""
     retention_s: float | None = None
     """How long records are kept; None if not reported."""
 
@@ -142,8 +143,9 @@ class StartingPoint:
 class Misrouted:
     """An aggregate that is not delivered, because one of its user records belongs to another shard.
 
-    `sub_sequence` is the first such record, and `hash_key` its hash key. The key was given if `is_explicit`, else it is
-    the hash of the partition key, which has `key_bytes`.
+    `sub_sequence` is the number of the first such record in the aggregate, and `hash_key` is that record's hash key.
+    With `is_explicit` the producer gave the hash key; otherwise it is the hash of the partition key, which is
+    `key_bytes` long.
     """
 
     user_records: int
@@ -154,7 +156,7 @@ class Misrouted:
 
 
 class CountedRecords(Protocol):
-    """How many user records a child was given, and up to where."""
+    """How many user records a child was given, their size, and the last position."""
 
     @property
     def data_bytes(self) -> int:
@@ -173,8 +175,8 @@ class CountedRecords(Protocol):
 
 
 class ChildBatch(CountedRecords, Protocol):
-    """User records ready for a child: those of one page, after aggregates were opened and the checkpoint filter was
-    applied.
+    """User records of one page, ready for a child: aggregates are opened, and records before the checkpoint are
+    removed.
     """
 
     @property
@@ -184,7 +186,9 @@ class ChildBatch(CountedRecords, Protocol):
 
     @property
     def malformed(self) -> Mapping[str, str]:
-        """KPL aggregates that are delivered unopened: sequence number to reason; complete once `line` is exhausted."""
+        """KPL aggregates that are delivered unopened, as a map from sequence number to reason; complete once `line` is
+        exhausted.
+        """
         ...
 
     @property
@@ -195,8 +199,8 @@ class ChildBatch(CountedRecords, Protocol):
         ...
 
     def opening(self) -> Steps[None]:
-        """Return the work that must be done before `largest` is known, as steps. If it is not run, `largest` does it at
-        once.
+        """Return, as steps, the work that must be done before `largest` is known. If the steps are not run, reading
+        `largest` does all of that work at once.
         """
         ...
 
@@ -221,8 +225,8 @@ class PlainBatch:
 
 
 class Page(Protocol):
-    """One answer of GetRecords. If `next_iterator` is None, the shard has ended, and `child_shards`
-    names its children.
+    """The records of one answer of GetRecords, or of one fan-out event. If `next_iterator` is None, the shard has
+    ended, and `child_shards` names its children.
     """
 
     @property
@@ -242,7 +246,8 @@ class Page(Protocol):
         ...
 
     def first_arrival_ms_after(self, position: Position) -> int | None:
-        """Return the arrival of the first record after `position`, in epoch milliseconds; None if there is none.
+        """Return the arrival of the first record after `position`, in epoch milliseconds; None if no record comes after
+        it.
 
         In a page with aggregates the record at `position` counts too, because some of its user records may come after
         it.
@@ -256,7 +261,7 @@ class Page(Protocol):
 
     @property
     def bears_frames(self) -> bool:
-        """False: no record has the frame of a schema registry. True: one may have."""
+        """False if certainly no record has the frame of a schema registry; True if one may have it."""
         ...
 
     @property
@@ -309,10 +314,10 @@ class Subscription(Protocol):
     """An open SubscribeToShard call: events arrive until it ends, after five minutes at the latest."""
 
     async def next(self) -> Page | None:
-        """Return the next event; None when the subscription has ended normally.
+        """Return the next event as a page; None when the subscription has ended normally.
 
-        `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. At most a
-        bounded buffer is read ahead. Events are lost only by cancellation.
+        `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. Only a
+        bounded amount is read ahead. An event can be lost only if this call is cancelled.
         """
         ...
 

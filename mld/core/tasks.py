@@ -1,4 +1,4 @@
-"""`TaskList`: runs those tasks of a worker that belong to its current state, each within the error boundary.
+"""`TaskList`: runs the tasks of a worker that its current state needs, each within the error boundary.
 
 A `Task` is one entry of the list: its name, the states in which it runs, and how long it continues when the worker
 stops.
@@ -23,16 +23,16 @@ class Until(IntEnum):
     """How long a task runs while the worker stops, the shortest first."""
 
     LEAVING = 1
-    """Until a stop is requested: the task could bring more leases."""
+    """Until a stop is requested, for tasks that could acquire more leases."""
     RELEASED = 2
-    """Until no lease is held."""
+    """Until the worker holds no lease."""
     CLOSED = 3
     """Until everything else has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[StateT]):
-    """A function that runs until it is cancelled, with the states of the fleet in which it runs."""
+    """A function that runs until it is cancelled. `runs_in` tells in which states of the fleet it runs."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -56,8 +56,8 @@ class TaskList(Generic[StateT]):
         await self._adjust()
 
     async def allow(self, on_failure: OnFailure) -> None:
-        """Start the tasks that are wanted now, and later ones as states change. `on_failure` is called if a task ends
-        by itself.
+        """Start the tasks of the current state, and from now on those of each new state. `on_failure` is called if a
+        task ends by itself.
         """
         self._on_failure = on_failure
         await self._adjust()
@@ -72,6 +72,9 @@ class TaskList(Generic[StateT]):
         return frozenset(self._running)
 
     async def _adjust(self) -> None:
+        """Cancel the running tasks that are not wanted, start the wanted ones that are missing, and wait for the
+        cancelled ones.
+        """
         wanted = {} if self._on_failure is None else {task.name: task for task in self._wanted}
         ending = [self._running.pop(name) for name in list(self._running) if name not in wanted]
         for task in ending:

@@ -1,4 +1,4 @@
-"""What all commands share: the options that name a properties file, messages on stderr, and exit codes."""
+"""Code that all commands share: the options that name a properties file, messages on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
-"""Something failed, or a condition that the command checks is not met."""
+"""Exit code if something failed, or if a condition that the command checks is not met."""
 EXIT_CONFIGURATION = 2
 
 FILE_VARIABLE = "MLD_PROPERTIES"
@@ -42,7 +42,7 @@ _argument = click.argument("argument_file", metavar="[APP.properties]", required
 
 
 class Duration(click.ParamType[float]):
-    """A duration as click type: ``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
+    """A click type for durations: ``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
 
     name = "duration"
 
@@ -106,8 +106,8 @@ def open_standard_streams() -> None:
 
 
 def leave_terminal() -> None:
-    """Leave the terminal, stdin and stderr. While a shell completes a word, nothing may ask for a code, such as an MFA
-    code.
+    """Leave the terminal, and connect stdin and stderr to /dev/null. The command that completes a word for the shell
+    needs this: no library may ask the user for a code then, such as an MFA code.
     """
     with suppress(PermissionError):  # this process leads its session already
         os.setsid()
@@ -125,8 +125,8 @@ def say(text: str) -> None:
 
 
 def say_what_is_logged() -> None:
-    """Print warnings of the log in the same way as `say`, as they may quote rows. Without a handler, Python would print
-    them unfiltered.
+    """Print log messages from WARNING on by `say`, which removes secrets and control characters from the rows that they
+    may quote. Without a handler, Python would print them unfiltered.
     """
 
     class Spoken(logging.Handler):
@@ -137,7 +137,7 @@ def say_what_is_logged() -> None:
 
 
 def complain(error: ConfigurationError) -> NoReturn:
-    """Print each problem on its own line and how to see more, and exit."""
+    """Print each problem on its own line and a hint how to see more, then exit with 2."""
     from mld.properties.printable import printable
 
     click.echo("mld: the configuration cannot be used:", err=True)

@@ -1,4 +1,4 @@
-"""Lets other tasks run during long work: `Steps` one by one, and many calls only a few at a time."""
+"""Lets other tasks run during long work: runs `Steps` one by one, and many calls only a few at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ CALLS_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has
 
 
 async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
-    """Return the result of `steps`. Values that the steps use must not change meanwhile.
+    """Run `steps` and return their result. Values that the steps use must not change meanwhile.
 
-    Other tasks run at each yield. With a `clock`, for many cheap yields, other tasks run after each millisecond.
+    Other tasks run at each yield. If the steps are many and cheap, pass a `clock`: then other tasks run once a
+    millisecond.
     """
     since = clock.monotonic() if clock else 0.0
     while True:
@@ -33,7 +34,9 @@ async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
 
 
 async def a_few_at_a_time(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:
-    """Call `act` with each thing, a few at a time. One task for each of 10,000 things would block the loop."""
+    """Call `act` with each thing, at most CALLS_CONCURRENT_MAX at a time. Creating 10,000 tasks at once would block the
+    loop.
+    """
     waiting = iter(things)
 
     async def work() -> None:

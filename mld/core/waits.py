@@ -1,4 +1,6 @@
-"""Waits for events and with time limits, made for code that waits hundreds of times a second."""
+"""Waits for events, and waits with time limits, that are cheap enough for code that waits hundreds of times a
+second.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ T = TypeVar("T")
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """Wait until `event` is set or the time is over; True if it is set."""
+    """Wait until `event` is set or the time is over; return whether it is set."""
     if event.is_set():
         return True
     try:
@@ -37,7 +39,8 @@ async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
 
 
 class Interruption:
-    """A block that others may interrupt while its task waits: the task is cancelled, and the exit takes that back.
+    """A `with` block whose wait can be ended by calling `end`: that cancels the task, and the block's exit undoes the
+    cancellation, so that the task goes on after the block.
 
     A cancellation from elsewhere passes through.
     """
@@ -65,7 +68,9 @@ class Interruption:
         return self.is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
 
     def end(self, _: object = None) -> None:
-        """End the wait. Call it from a callback of the loop, while the task waits; after the block it does nothing."""
+        """End the wait of the block. Call it from a callback of the loop, while the task waits. After the block it does
+        nothing.
+        """
         if self._task is not None and not self.is_over:
             self.is_over = True
             self._task.cancel()
@@ -76,9 +81,11 @@ def _nothing() -> None:
 
 
 class LazyTimer:
-    """Calls `on_due` when a wait takes too long. It serves one wait at a time, and nearly all waits end in time.
+    """Calls `on_due` when a wait takes too long. It serves one wait at a time, and is meant for waits that nearly all
+    end in time.
 
-    It does not set a timer of the loop for each wait. When its timer fires, it checks the wait that is running then.
+    It does not set a timer of the event loop for each wait: when its timer fires, it checks the wait that is running by
+    then, and sets the timer again if that wait has time left.
     """
 
     __slots__ = ("_due_s", "_on_due", "_timer")
@@ -102,8 +109,8 @@ class LazyTimer:
         self._due_s = None
 
     def close(self) -> None:
-        """Close the timer for good, and drop `on_due`: its owner usually holds this timer, which would leave a
-        reference cycle.
+        """Close the timer for good, and drop `on_due`: the callback's owner usually holds this timer, which would leave
+        a reference cycle.
         """
         self._cancel()
         self._on_due = _nothing
@@ -125,9 +132,10 @@ class LazyTimer:
 
 
 class TimeLimit:
-    """A block that raises TimeoutError when it takes longer than `of` allows; for one wait at a time.
+    """A reusable time limit: `with limit.of(seconds):` raises TimeoutError if the block takes longer; one block at a
+    time.
 
-    Like `asyncio.timeout`, but cheap for hundreds of calls: it is reused, and does not set a timer each time.
+    It is like `asyncio.timeout`, but cheap for hundreds of calls a second, because it does not set a timer each time.
     """
 
     __slots__ = ("_interruption", "_seconds", "_timer")
@@ -144,7 +152,7 @@ class TimeLimit:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time of this block, or of the last one, is over."""
+        """Whether the running block, or else the last one, has exceeded its time."""
         return self._interruption.is_over
 
     def __enter__(self) -> TimeLimit:

@@ -1,4 +1,4 @@
-"""`WebRule`: programs may call our HTTP servers, pages in a browser may not. Pure.
+"""`WebRule`: refuses requests that web pages in a browser send to our HTTP servers, and allows those of programs. Pure.
 
 Our servers ask for no password, and a browser lets any page send requests to this machine. But a page cannot hide that
 it is one, and cannot choose the host name of its requests:
@@ -84,13 +84,14 @@ class WebRule:
 
 
 def _is_link(headers: Mapping[str, str]) -> bool:
-    """Return whether the answer becomes a document of its own that its opener cannot read: not a frame, image or
-    script.
+    """Return whether the browser opens our answer as a document of its own, which the linking page cannot read; so not
+    as a frame, image or script.
     """
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
 def _is_here(name: str, arrived_at: str) -> bool:
+    """Return whether a host name is localhost, a loopback address, or the address at which the connection arrived."""
     if name == "localhost":  # but not x.localhost, for which some resolvers ask the network
         return True
     try:

@@ -1,4 +1,4 @@
-"""Where this process runs: the id that a worker gives itself, and the place that its reports and events name."""
+"""Makes the id of a worker from the host's name, and names the host and process in the worker's reports and events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 HOST_CHARACTERS_MAX = 40
 """Longest host name in a worker id; enough for people to recognise it."""
 TOKEN_BYTES = 5
-"""Bytes of the random end. Among a thousand workers of one host name, two have the same end in one of two million
-fleets."""
+"""Bytes of the random end of a worker id. If a thousand workers share a host name, the chance that two of them get the
+same id is one in two million."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 
 

@@ -1,13 +1,13 @@
-"""`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, and has the keeper hold them.
+"""`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, so that the keeper holds them.
 
 Rules: leases#discovery-of-assigned-leases, leases#owner-index. Java holds a lease as soon as it has read the row. Here
 the row is renewed first, and the lease counts as held from the moment that renewal was sent: having read the row is not
 enough.
 
-The index is eventually consistent: it may name rows that are not ours any more, which costs only a read. If the
-previous owner of a row is still finishing, the row is read again twice a second until it belongs to us or to a third
-worker. The failover watcher passes on each scan of the whole table (`saw_table`), and the next query of the index is
-due one period after that.
+The index is eventually consistent: it may name rows that are not ours any more, and each of these costs only a read. If
+the previous owner of a row is still finishing, the row is read again twice a second until it belongs to us or to a
+third worker. The failover watcher passes on each scan of the whole table (`saw_table`), and the next query of the index
+is due one period after that.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mld.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
 
-PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
-DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds its work due
+PENDING_POLL_S = 0.5  # pause between reads of a row whose old owner is finishing; meanwhile nobody reads the shard
+DUE_MARGIN_S = 0.001  # a timer may fire slightly early; so much later its work is certainly due
 GETS_CONCURRENT_MAX = 10  # renewals keep the other half of the concurrent requests
 
 
@@ -55,7 +55,7 @@ class LeaseDiscovery:
         self._waiting: dict[str, None] = {}  # keys of rows to read, in order, each once
         self._has_waiting = asyncio.Event()
         self._looking: set[str] = set()
-        self._pending: dict[str, float] = {}  # rows that previous owners are finishing: when to read them again
+        self._pending: dict[str, float] = {}  # rows that previous owners are finishing, and when to read each again
         self._pending_changed = asyncio.Event()
 
     def wake(self, keys: Iterable[str] = ()) -> None:
@@ -67,7 +67,7 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, leads_alone: bool) -> None:
-        """Note the rows of a scan of the whole table. `leads_alone`: this worker leads, and no other worker could
+        """Look at the rows of a scan of the whole table. `leads_alone`: this worker leads, and no other worker could
         assign a lease to it without our knowledge.
         """
         self._shown_at = self.clock.monotonic()
@@ -75,9 +75,11 @@ class LeaseDiscovery:
         self._enqueue_new(lease.key for lease in leases if self.worker_id in (lease.owner, lease.checkpoint_owner))
 
     async def run(self) -> None:
-        """Discover leases until cancelled. Failures are logged and retried; a lease is held as soon as it is ours.
+        """Discover leases until cancelled. Failures are logged and retried. Each lease is held as soon as its row is
+        ours.
 
-        Cancel this before leases are given away; otherwise leases that could not be given are discovered again.
+        Cancel this before the worker gives its leases away; otherwise a lease that could not be given away is
+        discovered again.
         """
         async with asyncio.TaskGroup() as tasks:
             for _ in range(GETS_CONCURRENT_MAX):
@@ -87,7 +89,7 @@ class LeaseDiscovery:
 
     @property
     def pending(self) -> frozenset[str]:
-        """Leases assigned to us whose previous owners are still finishing."""
+        """Keys of the leases that are assigned to us, but whose previous owners are still finishing."""
         return frozenset(self._pending)
 
     # --- what to look at ----------------------------------------------------------------------------------------------
@@ -102,12 +104,14 @@ class LeaseDiscovery:
                     break
 
     def _next_list_at(self) -> float:
+        """Return when to query the index next."""
         latest = self._listed_at + QUERY_SPACING_S_MAX
         if self._leads_alone:  # nobody else assigns leases, so a query only finds leases that this worker has lost
             return latest
         return min(latest, max(self._listed_at, self._shown_at) + DISCOVERY_PERIOD_S)
 
     async def _list(self) -> None:
+        """Look up the keys of our leases in the index, and have the rows read that we do not hold yet."""
         now = self.clock.monotonic
         try:
             with self._counts.all.timed(now), self._counts.list_keys.timed(now):
@@ -132,6 +136,7 @@ class LeaseDiscovery:
             await wait_for_event(self._pending_changed, None if next_at is None else next_at - now + DUE_MARGIN_S)
 
     def _enqueue(self, keys: Iterable[str]) -> None:
+        """Have these rows read, except those that are being read now."""
         self._waiting.update((key, None) for key in keys if key not in self._looking)
         if self._waiting:
             self._has_waiting.set()
@@ -152,6 +157,9 @@ class LeaseDiscovery:
                 self._looking.discard(key)
 
     async def _look(self, key: str) -> None:
+        """Read one row. If it is ours, hold the lease; if its previous owner is still finishing, read it again
+        later.
+        """
         try:
             with self._counts.fetch_new.timed(self.clock.monotonic):
                 lease = await self.table.get(key)

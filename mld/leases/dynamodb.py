@@ -1,7 +1,7 @@
 """`DynamoLeaseTable`: the lease table in DynamoDB, one request per call, without retries.
 
-Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. It
-never writes without a condition and never hides an error: if an answer is not definite, it raises a `TableError`.
+Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. Every
+write has a condition. If it is not certain whether a call succeeded, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ from mld.properties.settings import TableSettings
 
 log = logging.getLogger(__name__)
 CORRUPT_REPORTED_EVERY_S = 3600.0
-"""How often a row that stays unreadable is logged."""
+"""The time after which a row that is still unreadable is logged again."""
 SEGMENTS_MAX = 32
 SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
-TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
-ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+TABLE_SIZE_VALID_S = 7200.0  # how long the size of the table is used; DynamoDB refreshes it every six hours
+ROWS_PER_SLICE = 32  # rows parsed before other tasks run; this takes well below 2 ms
 GETS_PER_BATCH = 100  # DynamoDB's limit
-RESTORES_AT_ONCE = 20  # rows of a lost table that are created at the same time; as many as renewals
+RESTORES_AT_ONCE = 20  # rows of a lost table that are created concurrently; as many as renewals
 
 
 @raises_only(TableUnavailableError)
 class DynamoLeaseTable:
-    """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: chosen by the table's size.
+    """Implements the `StoredTable` port by a DynamoDB `Service`. With `scan_segments` 0 the number of segments depends
+    on the table's size.
 
-    `settings` are used only if the table is created.
-    `key_name` is the hash key if this is a table of reports, which operators' commands write and nobody reads here.
+    `settings` are used only if the table is created. `key_name` names the hash key. It differs from the default only
+    for a table of reports, which operators' commands write through this class.
     """
 
     def __init__(
@@ -76,17 +77,18 @@ class DynamoLeaseTable:
         self._table_name = table_name
         self._scan_segments = scan_segments
         self._had_many_pages = False
-        self._told_no_batches = False
+        self._has_logged_no_batches = False
         self._size_segments = 1
         self._size_known_until = clock.monotonic()
         self._known: dict[str, Lease] = {}
-        """The rows as last seen, from which a lost table is restored."""
+        """The rows as last seen. A lost table is restored from them."""
         self._lost_since: float | None = None
         self._corrupt_reported: dict[str, tuple[str, float]] = {}
         """Unreadable rows by key: the reason that was logged, and when."""
         self._creates_from = -math.inf
-        """Until this time after a restoration no rows are created for shards: other workers may still restore rows with
-        positions. They get as much time after our restoration as passed between the loss and that."""
+        """Before this time, after a restoration, no rows are created for shards, because other workers may still
+        restore rows of these shards with their positions. The other workers get as much time after our restoration as
+        passed between the loss and our restoration."""
 
     # --- the table itself ---------------------------------------------------------------------------------------------
 
@@ -133,7 +135,7 @@ class DynamoLeaseTable:
                 self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found)
                 for segment in range(segments)
             )
-        if self._lost_since is None:  # else other workers may be restoring the table, row by row
+        if self._lost_since is None:  # otherwise the table may lack rows that are still to be restored
             seen = {lease.key: lease for lease in found.leases}
             self._known = seen if part is None else self._known | seen
         self._report_corrupt(found.corrupt, is_whole=part is None)
@@ -141,7 +143,9 @@ class DynamoLeaseTable:
         return TableScan(tuple(leases), tuple(found.corrupt), tuple(found.others))
 
     def _report_corrupt(self, corrupt: Sequence[tuple[str, str]], *, is_whole: bool) -> None:
-        """Log each unreadable row when it is first seen, and then once an hour until it is repaired."""
+        """Log each unreadable row when it is first seen, and then once an hour until it is repaired. `is_whole`:
+        `corrupt` has all unreadable rows of the table.
+        """
         now_s, reported = self._clock.monotonic(), {}
         for key, reason in corrupt:
             before = self._corrupt_reported.get(key)
@@ -160,7 +164,9 @@ class DynamoLeaseTable:
             await _parse_page(page, found)
 
     async def _segments(self) -> int:
-        """Return how many parallel segments to scan. The table's size is asked for only if a scan had several pages."""
+        """Return how many segments to scan in parallel. DescribeTable is called for the table's size only if a scan had
+        several pages.
+        """
         if self._scan_segments > 0:
             return self._scan_segments
         if self._had_many_pages and self._clock.monotonic() >= self._size_known_until:
@@ -184,14 +190,14 @@ class DynamoLeaseTable:
         return {lease.key: lease for lease in found.leases}
 
     async def _get_batch(self, keys: list[str], found: _Found) -> list[str]:
-        """Read these rows. Return the keys that DynamoDB has not processed, which are never all of them."""
+        """Read these rows. Return the keys that DynamoDB has not processed; at least one row was read."""
         wanted = {"Keys": [{rows.KEY: {"S": key}} for key in keys], "ConsistentRead": True}
         params = {"RequestItems": {self._table_name: wanted}}
         try:
             answer = await self._calls.send("BatchGetItem", params, refusals=FORBIDDEN_CODES, one_table=False)
         except RefusedError as refused:
-            level = logging.DEBUG if self._told_no_batches else logging.WARNING
-            self._told_no_batches = True
+            level = logging.DEBUG if self._has_logged_no_batches else logging.WARNING
+            self._has_logged_no_batches = True
             log.log(level, "rows are read one by one: %s", refused, extra={"action": "batch_reads_forbidden"})
             await _all_or_first_error(self._get_into(key, found) for key in keys)
             return []
@@ -208,8 +214,8 @@ class DynamoLeaseTable:
     # --- writes -------------------------------------------------------------------------------------------------------
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """See `LeaseTable.apply`. Raises TableError; in particular TableMissingError if the write creates a row while
-        other workers may still restore rows of a lost table.
+        """See `LeaseTable.apply`. Raises TableError; in particular, TableMissingError if the write would create a row
+        while other workers may still restore rows of a lost table.
         """
         if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
@@ -223,6 +229,7 @@ class DynamoLeaseTable:
         return answer
 
     async def _send(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        """Send one write, and one more if the refusal leads to another write; return the answer."""
         if write.item is not None and not self.types_rows:
             write = replace(write, item={name: value for name, value in write.item.items() if name != rows.ENTITY_TYPE})
         operation, params = request_of(write, self._key_name)
@@ -234,17 +241,17 @@ class DynamoLeaseTable:
         return write.accepted(answer.get("Attributes", {}))
 
     async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
-        """Return the row that refused a write: from the answer, else by a read (it may be gone, or the server does not
-        return rows).
+        """Return the row that did not fulfil a write's condition. The answer usually has it; if not, the row is read:
+        it may be gone, or the server does not return rows with a refusal.
         """
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
 
 
 def may_restore(lease: Lease, worker: str) -> bool:
-    """Return whether `worker` may restore a lost row as it last saw it.
+    """Return whether `worker` may restore the lost row of `lease`, as it last saw the row.
 
-    An old position only repeats records. But LATEST would skip records if the owner has checkpointed since, so only the
-    owner restores that.
+    If the position is older than the last checkpoint, records are only repeated. But LATEST would skip records if the
+    owner has checkpointed since, so only the owner restores a row with LATEST.
     """
     return lease.checkpoint != LATEST or lease.actual_owner == worker
 
@@ -263,7 +270,7 @@ class _Found:
     corrupt: list[tuple[str, str]] = field(default_factory=list)
     others: list[Row] = field(default_factory=list)
     is_marked: bool = False
-    """Whether some lease has the mark of mld 0.2, see `rows.HEARTBEAT`."""
+    """Whether any lease has the mark of mld 0.2, see `rows.HEARTBEAT`."""
 
     def note(self, row: Row) -> None:
         try:
@@ -279,12 +286,14 @@ class _Found:
 
 
 async def _with_heartbeats(found: _Found) -> list[Lease]:
-    """Return the leases; a marked lease gets its owner's newest heartbeat in place of the mark (leases#marked-rows)."""
-    beats, leases = rows.heartbeats_in(found.others), []
+    """Return the leases of a scan. In a marked lease, the mark is replaced by its owner's newest heartbeat
+    (leases#marked-rows).
+    """
+    heartbeats, leases = rows.heartbeats_in(found.others), []
     for number, lease in enumerate(found.leases, start=1):
-        beat = beats.get(lease.actual_owner or "", "")
-        is_kept = lease.heartbeat is not None and beat.startswith(f"{lease.heartbeat}.")
-        leases.append(replace(lease, heartbeat=beat) if is_kept else lease)
+        heartbeat = heartbeats.get(lease.actual_owner or "", "")
+        is_kept = lease.heartbeat is not None and heartbeat.startswith(f"{lease.heartbeat}.")
+        leases.append(replace(lease, heartbeat=heartbeat) if is_kept else lease)
         if number % ROWS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return leases

@@ -1,11 +1,11 @@
-"""`GivingAway`: writes by which the keeper gives a held lease to another worker, or releases it to nobody.
+"""`GivingAway`: gives a held lease to another worker, or releases it, on behalf of the keeper.
 
 Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop.
 
-A lease goes to the next owner of a pending handoff. If this worker is leaving, it goes to a living worker. If there is
-no such receiver, the lease is released: it belongs to nobody. These writes are conditional on the owners and not on the
-counter, so that they also work right after a renewal whose reply was lost. If such a write is refused, somebody else
-has changed the row's owners, and this worker has nothing left to give.
+A lease goes to the next owner of a pending handoff. If this worker is leaving, it goes to a living worker. If no worker
+can receive it, the lease is released: then it belongs to nobody. These writes are conditional on the owners and not on
+the counter, so that they also work right after a renewal whose reply was lost. If such a write is refused, another
+worker has changed the row's owners, and the lease is no longer ours to give.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mld.metrics.worker import LeaseMove
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RELEASE_ATTEMPTS_MAX = 4  # a release only saves other workers time, so shutdown must not wait long for it
+RELEASE_ATTEMPTS_MAX = 4  # a release only helps other workers take the lease sooner; shutdown must not wait long for it
 HAND_OVER_ATTEMPTS_MAX = 2  # after that the lease is released; the next owner finds a released lease almost as fast
 
 ReceiverOf = Callable[[Lease], Awaitable[str | None]]
@@ -50,8 +50,8 @@ class GivingAway:
         self._receiver_of: ReceiverOf | None = None
 
     def leave_to(self, receiver_of: ReceiverOf) -> None:
-        """Note that this worker leaves: from now on each lease goes to the worker that `receiver_of` returns for it, or
-        to nobody if that is None.
+        """Note that this worker leaves. From now on each lease goes to the worker that `receiver_of` returns for it; if
+        that is None, the lease is released.
         """
         self._receiver_of = receiver_of
 
@@ -59,8 +59,8 @@ class GivingAway:
         """Give the lease of `holding` away. If the write is refused because the row has other owners than we knew, try
         once more with those owners. Return True if the row is known to belong to somebody else, or to nobody.
 
-        A handoff is tried until it works or the lease expires, because no other worker can complete it sooner. A worker
-        that leaves tries only a few times.
+        A handoff is tried until it succeeds or the lease expires, because no other worker can complete it sooner. A
+        worker that leaves tries only a few times.
         """
         leaving = self._receiver_of
         for _ in range(writes.RELEASE_WRITES_MAX):
@@ -78,6 +78,7 @@ class GivingAway:
         return await self._release(holding)
 
     async def _release(self, holding: Holding) -> bool:
+        """Release the lease, so that it belongs to nobody; return whether the row shows that."""
         release = writes.release(holding.lease)
         released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
         if released:
@@ -86,6 +87,7 @@ class GivingAway:
         return released
 
     async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> Lease | Refusal | None:
+        """Give the lease to the worker `to`. Return the row, the refusal, or None if the outcome stays unknown."""
         lease = holding.lease
         answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
         if isinstance(answer, Refusal):
@@ -102,7 +104,8 @@ class GivingAway:
     async def _give(
         self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
     ) -> T | None:
-        """Send a write until it is answered; return the answer, or None if the outcome stays unknown.
+        """Send a write, repeatedly after errors, until it is answered. Return the answer, or None if the outcome stays
+        unknown.
 
         `make` makes the write; its argument is whether an earlier attempt may have been applied.
         """

@@ -4,21 +4,22 @@ Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, 
 leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-deadline.
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends when a write is refused, when it expires
-by our clock, when the lease is given away or dropped, or when the same key is adopted again. Its writes do not wait for
-one another: each allows for all states in which the writes before it may have left the row (`own_writes`). So a slow
-answer, a lost reply, a time-out and a cancelled caller are all handled in the same way. An answer counts whenever it
-comes, for the holding of that key that exists by then. If a row names us but we have no holding of it, `resumer` takes
-care of it.
+by our clock, when the lease is given away or dropped, or when the same key is adopted again. The writes of a holding do
+not wait for one another: each allows for all states in which the earlier writes may have left the row (`own_writes`).
+So a slow answer, a lost reply, a time-out and a cancelled caller are all handled in the same way. An answer counts
+whenever it comes; it counts for the holding of its key that exists by then. If a row names us but we have no holding of
+it, `resumer` takes care of it.
 
-A holding that is no longer believed is first *suspended*: nothing is delivered or stored for it, but it is renewed as
-before. An answer which shows that only our own writes have changed the row brings it back under the same token.
-Otherwise it ends after some time.
+A holding is *believed* while no other worker can have taken the lease (`validity`). After that it is first *suspended*:
+nothing is delivered or stored for it, but it is renewed as before. If an answer shows that only our own writes have
+changed the row, the holding is believed again, under the same token. Without such an answer the holding ends after some
+time.
 
-If the leader asks for a handoff, the answer to our next write shows it. The handoff is reported, and gets a deadline;
-until it is completed, nothing else changes. Once we have begun to give a lease away, it is not renewed any more; if the
-write fails, the lease expires, and others take it. `validity` explains how long a lease is believed, and why.
+If the leader asks for a handoff, the answer to our next write shows the request. The keeper reports the handoff and
+sets a deadline for it; until the handoff is completed, nothing else changes. Once we have begun to give a lease away,
+it is not renewed any more; if the write fails, the lease expires, and other workers take it.
 
-Two things must never happen here: a write under a token that is not current, and a belief that outlives the lease
+The keeper must never write for a holding that has ended, and must never believe in a lease for longer than the lease
 duration.
 """
 
@@ -68,7 +69,8 @@ from mld.properties.settings import LeaseSettings
 log = logging.getLogger(__name__)
 
 SLOW_S = 300.0
-"""How long leases are renewed only at every other tick, once a tick has found renewals of the previous tick unsent."""
+"""If a tick finds that renewals of the previous tick have not been sent, leases are renewed only at every other tick
+for this long."""
 FRESH_SHARE = 1.5
 """During `SLOW_S`, a tick skips leases that were confirmed within this share of the renewal interval. When they are
 renewed, a third of the lease duration is left."""
@@ -76,22 +78,23 @@ LATENESS_SHARE = 0.1
 """An answer that takes longer than this share of the lease duration is late. The same share is kept in reserve, in case
 an answer is slower than the one before."""
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
-STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
-EXPIRY_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds the lease expired
+STARTS_PER_SLICE = 50  # renewal tasks started before other tasks run
+EXPIRY_MARGIN_S = 0.001  # a timer may fire slightly early; so much later the lease has certainly expired
 
 STORE_AGAIN_SHARE = 0.5
-"""If a checkpoint is unanswered for this share of the renewal interval, the next renewal sends it again."""
+"""If a checkpoint is unanswered for this share of the renewal interval, the next renewal of the lease sends the
+checkpoint again."""
 
 MakeWrite = Callable[[Lease, Span], writes.HolderWrite]
 
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """The only authority on which leases are ours now.
+    """Knows which leases are ours now; all other parts of the worker ask the keeper.
 
-    `on_change` is called when that set changes, when a handoff is asked for, and when an operator's requests change. It
-    must return at once.
-    `status_of` returns the status of a lease's shard, which renewals write into the row.
+    `on_change` is called when the set of our leases changes, when a handoff is requested, and when an operator's
+    requests change. It must return at once. `status_of` returns the status of a lease's shard, which renewals write
+    into the row.
     """
 
     table: LeaseTable
@@ -112,10 +115,10 @@ class LeaseKeeper:
         self._unawaited = BackgroundTasks()
         self._holdings: dict[str, Holding] = {}
         self._slow_until = -math.inf
-        self._late_said_until = -math.inf
+        self._late_logged_until = -math.inf
         self._times_changed = asyncio.Event()
-        self._minded_at = math.inf
-        """When the deadlines of the holdings are checked next, unless something happens before."""
+        self._next_check_at = math.inf
+        """When the deadlines of the holdings are checked next, unless `_times_changed` is set before."""
         self.resumer = Resumer(
             self, self._rows, self._slots, self.clock, self.rng, worker_id=self.worker_id, settings=self.settings
         )
@@ -124,11 +127,11 @@ class LeaseKeeper:
     # --- the held leases ----------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, HeldLease]:
-        """Return the leases that are ours and not expired, by key."""
+        """Return the leases that are ours, by key, without suspended ones."""
         return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if self._is_believed(h)}
 
     def tokens(self) -> dict[str, str]:
-        """Return the token of each holding by key, the suspended ones included."""
+        """Return the token of each holding by key, including suspended holdings."""
         return {key: holding.token for key, holding in self._holdings.items()}
 
     def has(self, key: str) -> bool:
@@ -136,7 +139,7 @@ class LeaseKeeper:
         return key in self._holdings
 
     def forget_table(self) -> None:
-        """Forget the open writes and the twins of a table that is gone."""
+        """Forget the open writes and the twins that were seen in a table that is gone."""
         self._rows.forget()
         self.resumer.forget_table()
 
@@ -149,7 +152,7 @@ class LeaseKeeper:
         return holding is not None and self._is_believed(holding)
 
     async def until_held(self, key: str, token: str) -> bool:
-        """Wait while a holding is suspended. Return whether it is believed again; False: it is over."""
+        """Wait while a holding is suspended. Return True when it is believed, and False if it has ended."""
         while (holding := self._holding(key, token)) is not None and self.is_current(holding):
             if holding.believed.is_set():
                 return True
@@ -157,16 +160,16 @@ class LeaseKeeper:
         return False
 
     def adopt(
-        self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED, *, answered_at: float | None = None
+        self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED, *, answered_sent_at: float | None = None
     ) -> HeldLease | None:
-        """Hold `lease` under a new token, because a write has just made or confirmed it ours.
+        """Hold `lease` under a new token, because a write has just made it ours or confirmed that it is ours.
 
-        The lease counts as confirmed from `sent_at`. `answered_at` is when the write was sent that has been answered,
-        by default `sent_at`. Return None if the answer came so late that the lease has already expired.
+        The lease counts as confirmed from `sent_at`. `answered_sent_at` is the time at which the answered write was
+        sent, by default `sent_at`. Return None if the answer came so late that the lease has already expired.
         """
         throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
         holding = Holding(lease, "", throughput, self.settings.duration_s, confirmed_at=sent_at)
-        holding.answered_at = sent_at if answered_at is None else answered_at
+        holding.answered_sent_at = sent_at if answered_sent_at is None else answered_sent_at
         if not self._is_believed(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=about("lease_late", lease.key))
             self.resumer.lapsed(lease)
@@ -216,8 +219,8 @@ class LeaseKeeper:
         """Store `position` in the row, unless the row has a later one (leases#checkpoints-only-advance). Waits while
         the holding is suspended.
 
-        Return `position`, or SHARD_END if the row was complete before. Raises LeaseLostError, or TableError if it is
-        unknown whether the position is stored; then the lease is kept.
+        Return `position`, or SHARD_END if the row was already complete. Raises LeaseLostError; or TableError if it is
+        unknown whether the position is stored, in which case the lease is kept.
         """
         holding = self._current(key, token)
         async with holding.storing_one:
@@ -233,7 +236,9 @@ class LeaseKeeper:
                     stored.exception()  # so that asyncio does not log it as never retrieved
 
     async def _store(self, holding: Holding, storing: Storing) -> Position:
-        """Send a checkpoint until it is stored. Meanwhile a renewal may send it too, and store it first."""
+        """Send a checkpoint, repeatedly if necessary, until it is stored. Meanwhile a renewal may also send the
+        checkpoint, and be the first to store it.
+        """
         attempt = 0
         while True:
             attempt += 1
@@ -284,13 +289,14 @@ class LeaseKeeper:
             return
         if lost is not None:
             storing.stored.set_exception(lost)
-        elif row.checkpoint >= storing.position:  # later: an earlier checkpoint was stored without an answer
+        elif row.checkpoint >= storing.position:  # a row beyond it: an earlier checkpoint was stored, but not answered
             storing.stored.set_result(row.checkpoint if row.is_complete else storing.position)
 
     # --- giving a lease away ------------------------------------------------------------------------------------------
 
     async def give_away(self, key: str, token: str) -> bool:
-        """Give the lease to the next owner of a pending handoff, or else to nobody, so that others may take it at once.
+        """Give the lease to the next owner of a pending handoff; without one, release it, so that other workers may
+        take it at once.
 
         Afterwards the lease is not ours any more, whatever the outcome. Return True if the row is known to belong to
         somebody else, or to nobody.
@@ -307,22 +313,22 @@ class LeaseKeeper:
     # --- renewals -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Renew and expire leases until cancelled. Cancelling it changes nothing in the table."""
+        """Renew leases and end expired holdings, until cancelled. The cancellation changes nothing in the table."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._mind_times(tasks))
+                tasks.create_task(self._watch_deadlines(tasks))
                 await self._renew_forever(tasks)
         finally:
             self._unawaited.cancel()
             self.resumer.abandon()
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
-        """Start the renewals at a fixed rate. Missed ticks are skipped."""
+        """Start renewals at each tick of a fixed rate. Missed ticks are skipped."""
         tick_at = self.clock.monotonic()
         while True:
             self.metrics.ticked(len(self._holdings), self.clock.monotonic(), self.renew_interval_s)
             await self._start_renewals(tasks)
-            # Timers may fire slightly early; with a negative `late_s` the next tick would be this one again.
+            # Timers may fire slightly early, and with a negative `late_s` this tick would be repeated.
             late_s = max(0.0, self.clock.monotonic() - tick_at)
             tick_at += self.renew_interval_s * (late_s // self.renew_interval_s + 1)
             await self.clock.sleep(max(0.0, tick_at - self.clock.monotonic()))
@@ -357,12 +363,14 @@ class LeaseKeeper:
             self._slow_until = now + SLOW_S
         if now >= self._slow_until:
             return now
-        answered_in_s = self.renew_interval_s + self._slots.took_s  # until renewals of the next tick are answered
+        answered_in_s = self.renew_interval_s + self._slots.took_s  # when renewals of the next tick are answered
         lasts_s = (1 - LATENESS_SHARE) * self.settings.duration_s
         return now + max(-FRESH_SHARE * self.renew_interval_s, answered_in_s - lasts_s)
 
     def _is_renewal_due(self, holding: Holding) -> bool:
-        """Return whether to renew a lease at this tick: not if several writes are unanswered and the last is recent."""
+        """Return whether to renew a lease at this tick. It is not due if several writes are unanswered and the last of
+        them is recent.
+        """
         key = holding.lease.key
         newest_at, waiting = self._rows.newest_at(key), self._rows.waiting(key)
         if newest_at is None or waiting <= 1:
@@ -374,8 +382,8 @@ class LeaseKeeper:
         tasks.create_task(self._renew(holding))
 
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease; after errors retry until it is renewed, lost, or expired. Other renewals of it may be sent
-        while this one waits for its answer. Errors affect this lease only.
+        """Renew one lease; after errors, retry until it is renewed, lost or expired. While this renewal waits for its
+        answer, further renewals of the lease may be sent. Errors affect this lease only.
         """
         key = holding.lease.key
         attempt = 0
@@ -397,10 +405,11 @@ class LeaseKeeper:
                     failure = survived(error, "renewing a lease", key)
                     self.metrics.renewed(key, False, sent_at, self.clock.monotonic())
                     if holding.renewing or holding.confirmed_at >= sent_at:
-                        return None  # another renewal is under way, or a later one was answered first
+                        return None  # another renewal is about to be sent, or a later one was answered first
                     delay_s = self._retry_delay_s(holding, attempt, None)
-                    is_told = attempt == 1 or delay_s is None  # but not while suspended: that was logged already
-                    level = logging.WARNING if is_told and self._is_believed(holding) else logging.DEBUG
+                    # While the lease is suspended, nothing is logged as a warning: the suspension was.
+                    is_first_or_last = attempt == 1 or delay_s is None
+                    level = logging.WARNING if is_first_or_last and self._is_believed(holding) else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=about("renew_failed", key))
                     if delay_s is None:
                         return None
@@ -411,7 +420,7 @@ class LeaseKeeper:
             survived(error, "renewing a lease", key)
 
     async def _renew_once(self, holding: Holding, kbps: float | None) -> None:
-        """Send a renewal, or instead of it a checkpoint that has not been answered in time."""
+        """Send a renewal. If a checkpoint has not been answered in time, send that checkpoint instead."""
         storing, again_s = holding.storing, STORE_AGAIN_SHARE * self.renew_interval_s
         is_late = storing is not None and self.clock.monotonic() - storing.sent_at >= again_s
         if storing is not None and is_late and self._is_believed(holding):
@@ -428,8 +437,10 @@ class LeaseKeeper:
             ),
         )
 
-    async def _mind_times(self, tasks: asyncio.TaskGroup) -> None:
-        """Act at each deadline: suspend and end holdings, complete handoffs, renew again, and resume lapsed leases."""
+    async def _watch_deadlines(self, tasks: asyncio.TaskGroup) -> None:
+        """Act at the deadlines of the holdings: suspend and end them, force handoffs, and send further renewals. Also
+        resume lapsed leases.
+        """
         while True:
             self._times_changed.clear()
             now = self.clock.monotonic()
@@ -443,29 +454,31 @@ class LeaseKeeper:
             for lease in self.resumer.due():
                 tasks.create_task(self.resumer.resume(lease))
             now = self.clock.monotonic()
-            self._minded_at = min((self._due_at(holding) for holding in self._holdings.values()), default=math.inf)
-            wait_s = None if self._minded_at == math.inf else self._minded_at - now + EXPIRY_MARGIN_S
+            self._next_check_at = min((self._due_at(holding) for holding in self._holdings.values()), default=math.inf)
+            wait_s = None if self._next_check_at == math.inf else self._next_check_at - now + EXPIRY_MARGIN_S
             await wait_for_event(self._times_changed, wait_s)
 
     def _due_at(self, holding: Holding) -> float:
-        """Return the next deadline of this holding: suspension or end, the next renewal, or a handoff."""
+        """Return the next deadline of this holding: its suspension or end, a further renewal, or a handoff."""
         ends_at = holding.until if holding.believed.is_set() else holding.ends_at
         due_at = min(ends_at, self._again_at(holding))
         return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
 
     def _again_at(self, holding: Holding) -> float:
-        """Return when to send another renewal while the last is unanswered; infinity if none is."""
+        """Return when to send another renewal because the last write is unanswered; infinity if no other is needed."""
         key = holding.lease.key
         newest_at = self._rows.newest_at(key)
-        if newest_at is None or newest_at <= holding.answered_at or holding.renewing or holding.leaving:
+        if newest_at is None or newest_at <= holding.answered_sent_at or holding.renewing or holding.leaving:
             return math.inf
         if self._rows.waiting(key) >= OPEN_MAX:
             return math.inf
-        # The belief may count from a write that is not answered yet; that must not make us write less often.
-        until = min(holding.until, holding.answered_at + self.settings.duration_s)
+        # The belief may count from the sending of a write that is not answered yet. Even then, writes must not become
+        # rarer.
+        until = min(holding.until, holding.answered_sent_at + self.settings.duration_s)
         return again_at(newest_at, until, self.settings.duration_s)
 
     def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
+        """Give a lease away although its consumer has not finished, because the deadline of the handoff has passed."""
         key, next_owner = holding.lease.key, holding.lease.handoff_to
         log.warning(
             "handoff of %s to %s is forced: its processor has not finished within %.1f s",
@@ -499,12 +512,12 @@ class LeaseKeeper:
         self, seen: Lease, make: Callable[[Span], writes.HolderWrite], position: Position | None = None
     ) -> RowShown | Refusal:
         """Send one write, based on the row as `seen`; return the row that the answer shows, or the refusal. Raises
-        TableError if the outcome is unknown; after any other exception it is unknown too.
+        TableError if the outcome is unknown; after any other exception the outcome is unknown, too.
         """
         key = seen.key
         sent = self._rows.send(seen, self.clock.monotonic(), position)
         holding = self._holdings.get(key)
-        if holding is not None and self._again_at(holding) < self._minded_at:
+        if holding is not None and self._again_at(holding) < self._next_check_at:
             self._times_changed.set()
         try:
             answer = await self.table.apply(make(sent.span))
@@ -524,12 +537,13 @@ class LeaseKeeper:
         return shown
 
     def confirmed(self, shown: RowShown) -> None:
-        """Note the answer to one of the resumer's renewals; the lease was resumed by another one meanwhile."""
+        """Note the answer to one of the resumer's renewals of a lease that another renewal has resumed meanwhile."""
         holding = self._holdings.get(shown.row.key)
         if holding is not None:
             self._note(holding, shown)
 
     def _counts_from(self, key: str, sent: Sent) -> float:
+        """Return the time from which an accepted write counts; note if its answer came late."""
         now, duration_s = self.clock.monotonic(), self.settings.duration_s
         followed_until = chain_end(sent.at, self._rows.sent_at(key), CHAIN_SHARE * duration_s)
         from_s = counts_from(sent.at, now, followed_until, duration_s)
@@ -542,9 +556,9 @@ class LeaseKeeper:
         now, duration_s = self.clock.monotonic(), self.settings.duration_s
         words = f"answers of DynamoDB take {took_s:.1f} s, and leases last {duration_s:g} s"
         self.metrics.worker.answered_late(words, now, duration_s)
-        if now < self._late_said_until:
+        if now < self._late_logged_until:
             return
-        self._late_said_until = now + SLOW_S
+        self._late_logged_until = now + SLOW_S
         self.metrics.events.note(EventKind.SLOW, words)
         log.warning(
             "%s: two workers may deliver the same records; checkpoints stay safe. Find out what is slow, or raise "
@@ -565,19 +579,21 @@ class LeaseKeeper:
         if is_news:
             current.lease = row
         if shown.counts_from is not None:
-            current.answered_at = max(current.answered_at, shown.sent_at)
+            current.answered_sent_at = max(current.answered_sent_at, shown.sent_at)
         if shown.counts_from is not None:
             current.confirm(shown.counts_from)
         if current.expired and not current.leaving:
             if is_news and shown.counts_from is not None:
                 # The answer came after the expiry, but the row is ours.
-                self.adopt(row, shown.counts_from, answered_at=shown.sent_at)
+                self.adopt(row, shown.counts_from, answered_sent_at=shown.sent_at)
             return
         self._end_storing(current)
         self._note_news(current, before, row)
 
     def _note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
-        """Report news in the answer `row`: a handoff that is asked for (once), or changed requests of an operator."""
+        """Report what is new in `row`, the row of an answer: a requested handoff (only once), or changed requests of an
+        operator.
+        """
         is_current = self.is_current(holding)
         if row.handoff_to is not None and holding.handoff_by is None and is_current:
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=about("handoff_asked", row.key))
@@ -588,10 +604,12 @@ class LeaseKeeper:
             self.on_change()
 
     def _holding(self, key: str, token: str) -> Holding | None:
+        """Return the holding of this key and token; None if there is none."""
         holding = self._holdings.get(key)
         return holding if holding is not None and holding.token == token else None
 
     def _current(self, key: str, token: str) -> Holding:
+        """Return the holding of this key and token. Raises LeaseLostError if it has ended."""
         holding = self._holding(key, token)
         if holding is None or not self.is_current(holding):
             raise LeaseLostError(key, "not held under this token")
@@ -601,7 +619,9 @@ class LeaseKeeper:
         return self.clock.monotonic() < holding.until
 
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still exists, perhaps suspended. If due, it is suspended, brought back or ended."""
+        """Return whether a holding still exists, even if suspended. First suspend it, lift its suspension or end it, if
+        it is time for that.
+        """
         key = holding.lease.key
         if self._holdings.get(key) is not holding:
             return False
@@ -626,6 +646,7 @@ class LeaseKeeper:
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
+        """End a holding because a write was refused; the resumer may get the lease back."""
         if self._holdings.get(holding.lease.key) is holding:
             self.resumer.note_loss(holding.lease.key, refusal)
             self._end_storing(holding, LeaseLostError(holding.lease.key, refusal.why))
@@ -635,6 +656,7 @@ class LeaseKeeper:
             self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
+        """End a holding, and wake everyone who waits for it; `lost` is how the lease was lost, for the metrics."""
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             holding.believed.set()

@@ -1,4 +1,4 @@
-"""A lease in memory: the values of one lease row. Pure. Rule: leases#row-attributes.
+"""`Lease`: the values of one lease row, in memory. Pure. Rule: leases#row-attributes.
 
 `rows` converts rows of DynamoDB into these values, `writes` makes the writes of rows, and `keeper` knows which leases
 this worker holds.
@@ -17,7 +17,7 @@ from mld.metrics.shard import ShardMetrics
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A prepared checkpoint (two-phase); `state` is the application's opaque bytes."""
+    """A prepared checkpoint (KCL's two-phase checkpoint); `state` holds opaque bytes of the application."""
 
     position: Position
     state: bytes | None = None
@@ -32,12 +32,13 @@ class Failing:
     """
 
     failures: int
-    """Consecutive failures without checkpoint progress. 0: the processor works again, and the note is removed."""
+    """Consecutive failures without checkpoint progress. 0 means that the processor works again, and removes the
+    note."""
     since_s: int
-    """When the first of them happened, in epoch seconds."""
+    """When the first of these failures happened, in epoch seconds."""
     checkpoint: Position
     attempts: int = 0
-    """How often the batch was tried; 0 if the processor had no batch."""
+    """How often the batch that fails was delivered; 0 if the processor had no batch."""
     first: Position | None = None
     """The first record of that batch."""
 
@@ -51,13 +52,14 @@ class ShardStatus:
     activity: str
     """processing, idle, stalled, unreadable, failing, parked, ending or paused."""
     at_s: int
-    """When this was so, in epoch seconds of the holder's clock."""
+    """The time of this status, in epoch seconds of the holder's clock."""
     behind_ms: int | None = None
     """How far the shard was behind the tip; None if Kinesis has not reported it."""
     delivered: Position | None = None
     """The newest position that was given to the child."""
     why: str | None = None
-    """Since when the shard is in trouble, and why, in words; None if it is not, or if unknown."""
+    """A text that says since when the shard is in trouble, and why; None if it is not in trouble, or if this is
+    unknown."""
     trend: str | None = None
     """Lag in the last hour, see `metrics.shard.Trend`; None if unknown."""
 
@@ -86,20 +88,22 @@ class Lease:
     """
     failing: Failing | None = None
     paused: str | None = None
-    """Who has paused the shard, when and why, in words; None if it is not paused. A paused shard delivers nothing."""
+    """A text that says who paused the shard, when and why; None if it is not paused. Records of a paused shard are not
+    delivered."""
     left_out: frozenset[str] = frozenset()
     """Records that must not be delivered, because an operator has saved them: ``SEQUENCE`` or ``SEQUENCE/SUB``."""
     restart: str | None = None
-    """Who last asked for a new child, when and why. The holder starts a new child when this text changes."""
+    """A text that says who last asked for a new child, when and why. The holder starts a new child when this text
+    changes."""
     pinned_until_s: int | None = None
-    """Until when the lease stays with the worker to which an operator gave it, in epoch seconds."""
+    """The time until which the lease stays with the worker to which an operator gave it, in epoch seconds."""
     stream: str | None = None
     """The stream's identifier, ``account:name:epoch``, in a table of several streams; the key begins with it."""
     status: ShardStatus | None = field(default=None, compare=False)
 
     @property
     def shard_id(self) -> str:
-        """The shard's own name. In a table of one stream that is the key."""
+        """The shard's id. In a table of one stream the id is also the key."""
         return self.key if self.stream is None else self.key.removeprefix(f"{self.stream}:")
 
     @property
@@ -132,7 +136,7 @@ class Lease:
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """Return `note` if it is about this row's checkpoint and still has to be written (or removed); else None."""
+        """Return `note` if the row still has to be changed by it, and it is about the row's checkpoint; else None."""
         if note is None or note.checkpoint != self.checkpoint:
             return None
         is_there = note == self.failing if note.failures else self.failing is None
@@ -162,11 +166,14 @@ def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
 
 
 def read_to_s(lease: Lease) -> float | None:
-    """Return a time (epoch seconds): all records that arrived before it are checkpointed, by the status in the row.
+    """Return a time (epoch seconds): according to the status in the row, all records that arrived before it are
+    checkpointed.
 
-    None if the row has no such status, or if delivered records are not checkpointed yet.
+    Return None if the row has no status with a lag, or if it shows delivered records that are not checkpointed yet.
     """
-    told = lease.status
-    if told is None or told.behind_ms is None or (told.delivered is not None and told.delivered > lease.checkpoint):
+    status = lease.status
+    if status is None or status.behind_ms is None:
         return None
-    return told.at_s - told.behind_ms / 1000
+    if status.delivered is not None and status.delivered > lease.checkpoint:
+        return None
+    return status.at_s - status.behind_ms / 1000

@@ -1,8 +1,8 @@
-"""`OwnAttribute`: an attribute that mld adds to rows of its tables: its type, its bounds, its value if damaged. Pure.
+"""`OwnAttribute`: reads an attribute that mld has added to a row, and never raises, whatever its value is. Pure.
 
 Rule: leases#attributes-of-mld. Anybody with write access to the table can store any value of DynamoDB in such an
-attribute. So reading one never raises, whatever exception its `meaning` raises. A damaged value is read as absent, or
-as `if_damaged` if that is set.
+attribute. So reading an attribute never raises, even if its `meaning` does. A damaged value is read as absent, or as
+`if_damaged` if that is set.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""A row as DynamoDB returns it: for each attribute name a value by its type, as in ``{"leaseCounter": {"N": "7"}}``."""
+"""A row as DynamoDB returns it. It maps each attribute name to a type and a value, as in ``{"leaseCounter": {"N":
+"7"}}``."""
 
-ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's limit; for texts that are only compared with our own, and not shown
+ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's limit; used for texts that are only compared with our own, and never shown
 INTEGER_DIGITS_MAX = 19  # a Java long has at most that many
 
 
@@ -46,7 +47,7 @@ class OwnAttribute(Generic[T]):
 
 
 def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
-    """Return a `meaning` that accepts a text which is not empty."""
+    """Return a `meaning` that accepts a text of 1 to `characters_max` characters."""
 
     def read(found: Any) -> str:
         if not isinstance(found, str) or not 0 < len(found) <= characters_max:
@@ -57,7 +58,7 @@ def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
 
 
 def words(characters_max: int) -> Callable[[Any], str]:
-    """Return a `meaning` for a text written for people: it is cut to `characters_max`."""
+    """Return a `meaning` for a text written for people. The text is cut to `characters_max`."""
     return lambda found: some_text()(found)[:characters_max]
 
 

@@ -1,29 +1,28 @@
-"""`OwnWrites`: our own writes of each lease row, several of which may be under way at once, and the counters and
-checkpoints that they may have left in the row. Pure.
+"""`OwnWrites`: keeps our own writes of each lease row, of which several may be under way at once, and computes the
+counters and checkpoints that they may have left in the row. Pure.
 
 Rules: leases#overlapping-writes, leases#lost-replies, leases#duplicate-worker-ids.
 
-The next renewal may be sent while earlier ones still wait for their answers. Each write raises the counter by one. Its
-condition allows every counter that our earlier writes may have left: from the counter last seen (`over`) to that plus
-one for each write that may yet be applied (`up_to`). So a write is refused neither because an earlier write was
-applied, nor because it was not. As soon as the row is seen with a counter above `up_to`, the write can no longer be
-applied.
+The next renewal may be sent while earlier ones still wait for their answers. Each write raises the counter by one. The
+condition of a write allows every counter that our earlier writes may have left: from the counter last seen (`over`) to
+that counter plus one for each write that may yet be applied (`up_to`). So a write succeeds whether or not the earlier
+writes were applied. As soon as the row is seen with a counter above `up_to`, the write can no longer be applied.
 
     n     the counter last seen
     n..k  the counters that the next write may find: up to k - n writes of ours may be applied before it
     c     `ceiling`: the highest counter that our writes explain
 
-Each write that is sent raises `ceiling`; each that is known not to have been applied lowers it. If the row's counter is
-above `ceiling`, a twin wrote it: another process with our worker id. While the outcome of a write of ours is unknown, a
-write of a twin may be taken for ours. Once all outcomes are known, the count is exact. So our own write is never taken
-for a twin's, and a twin's write is taken for ours only while answers are missing. The last counter is remembered even
-when all outcomes are known: if a caller then writes over an older read of the row, it is our own write that refuses it,
-not a twin's. A new holding begins without suspicion: writes that a former process with our id had under way are not
-held against anybody.
+Each write that is sent raises `ceiling`; each write that is known not to have been applied lowers it. If the row's
+counter is above `ceiling`, a twin wrote the row: another process with our worker id. While the outcome of a write of
+ours is unknown, a write of a twin may be taken for ours. Once all outcomes are known, the count is exact. So our own
+write is never taken for a twin's, and a twin's write is taken for ours only while answers are missing. The last counter
+is remembered even when all outcomes are known: if a caller then bases a write on an older read of the row, and the
+write is refused, the higher counter is known to be our own. When a new holding begins, any counter is accepted: a
+former process with our id may have had writes under way, which do not prove a twin.
 
-A checkpoint names the positions that it may replace: the one in the row as last seen, and those of our own checkpoints
-that may be stored by now. So a delayed checkpoint can never undo a later one, although its range of counters would
-allow that.
+A checkpoint names the positions that it may replace: the position in the row as last seen, and the positions of our own
+checkpoints that may be stored by now. So a delayed checkpoint can never undo a later one, although its range of
+counters would allow it.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from mld.core.positions import Position
 from mld.leases.lease import Lease
 
 OPEN_MAX = 24
-"""How many writes of one row may be open at a time."""
+"""How many writes of one row may be open (unanswered, or of unknown outcome) at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The state in which a write may find the row if nobody else has written it: a counter from `over` to `up_to`, and
+    """The states in which a write may find the row, if only we have written it: a counter from `over` to `up_to`, and
     the checkpoint last seen or one of `replaces`.
     """
 
     over: int
     up_to: int
     replaces: frozenset[Position] = frozenset()
-    """Checkpoints besides the one last seen. Not used if the counter is exact."""
+    """Checkpoints that the row may have besides the one last seen. Not used if the counter is exact."""
 
     @classmethod
     def exactly(cls, lease: Lease) -> Span:
@@ -61,7 +60,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """A write that was sent at `at` (monotonic); `position` if it stores a checkpoint."""
+    """A write that was sent at `at` (monotonic seconds); `position` is the checkpoint that it stores, if any."""
 
     at: float
     span: Span
@@ -72,8 +71,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class RowShown:
-    """A row of ours as an answer showed it, and the time from which the accepted write counts; None if nothing was
-    written.
+    """A row of ours as an answer showed it. `counts_from` is the time from which the accepted write counts; None if
+    nothing was written.
     """
 
     row: Lease
@@ -89,13 +88,15 @@ class _Row:
     def __init__(self, counter: int) -> None:
         self.counter = self.ceiling = counter
         self.is_of_twin = False
-        """Whether our writes do not explain the counter that was seen. The next answer reports it."""
+        """Whether a counter was seen that our writes do not explain. The next answer reports this."""
         self.waiting: list[Sent] = []
         self.unknown: Counter[tuple[int, Position | None]] = Counter()
         """Failed writes that may yet be applied, counted by (`up_to` of their span, the checkpoint that they store)."""
 
     def saw(self, counter: int) -> None:
-        """Note the counter of the row as read. Open writes that need a lower counter can no longer be applied."""
+        """Note the counter that was read from the row. Open writes that need a lower counter can no longer be
+        applied.
+        """
         if counter != self.counter:
             self.counter, self.is_of_twin = counter, False
             self.unknown = Counter({one: count for one, count in self.unknown.items() if one[0] >= counter})
@@ -103,7 +104,7 @@ class _Row:
         self.ceiling = min(self.ceiling, pending) if self.ceiling >= counter else pending
 
     def pending(self, counter: int) -> int:
-        """Return the counter that the row would have if all open writes were applied to it at `counter`."""
+        """Return the counter that the row would have if it were at `counter` now and all open writes were applied."""
         return counter + len(self.waiting) + self.unknown.total()
 
     def span(self) -> Span:
@@ -119,15 +120,16 @@ class OwnWrites:
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
-        self._told: dict[str, int] = {}
-        """The last counter of each row without open writes, so that an old read of ours is not taken for a twin."""
+        self._last_counters: dict[str, int] = {}
+        """The last counter of each row without open writes. It shows when a write is based on an older read of the
+        row."""
 
     def waiting(self, key: str) -> int:
         """Return how many writes of the row are unanswered."""
         return len(self._rows[key].waiting) if key in self._rows else 0
 
     def newest_at(self, key: str) -> float | None:
-        """Return when the newest unanswered write of the row was sent; None if there is none."""
+        """Return when the newest unanswered write of the row was sent; None if no write is unanswered."""
         waiting = self._rows[key].waiting if key in self._rows else ()
         return waiting[-1].at if waiting else None
 
@@ -136,8 +138,8 @@ class OwnWrites:
         return [one.at for one in self._rows[key].waiting] if key in self._rows else []
 
     def send(self, seen: Lease, at: float, position: Position | None = None) -> Sent:
-        """Note that a write is sent, based on the row as `seen`; return it with its span."""
-        row = self._rows.setdefault(seen.key, _Row(max(seen.counter, self._told.pop(seen.key, 0))))
+        """Note that a write based on the row as `seen` is sent; return the write with its span."""
+        row = self._rows.setdefault(seen.key, _Row(max(seen.counter, self._last_counters.pop(seen.key, 0))))
         if seen.counter < row.counter:  # read before our own last write
             sent = Sent(at, Span.exactly(seen), position, is_old=True)
         else:
@@ -148,7 +150,7 @@ class OwnWrites:
         return sent
 
     def begin(self, key: str) -> None:
-        """Note that a holding begins: no counter that the row has until now is taken for a twin's."""
+        """Note that a holding begins: whatever counter the row has now, it is no sign of a twin."""
         row = self._rows.get(key)
         if row is not None:
             row.ceiling, row.is_of_twin = row.pending(row.counter), False
@@ -168,7 +170,7 @@ class OwnWrites:
 
     def answered(self, key: str, sent: Sent, counter: int, *, accepted: bool) -> bool:
         """Note the row's counter as an answer shows it. Return False if our writes do not explain this counter, or a
-        higher one that was seen before.
+        higher one that was seen earlier.
         """
         row = self._ended(key, sent)
         if row is None:
@@ -196,10 +198,10 @@ class OwnWrites:
     def forget(self) -> None:
         """Forget all writes, because their table is gone. Later answers to them are accepted without a check."""
         self._rows.clear()
-        self._told.clear()
+        self._last_counters.clear()
 
     def _ended(self, key: str, sent: Sent) -> _Row | None:
-        """Remove a write from the unanswered ones; return its row, or None if that was forgotten."""
+        """Remove a write from the unanswered ones; return its row, or None if the row was forgotten."""
         row = self._rows.get(key)
         if row is None or sent not in row.waiting:
             return None
@@ -207,6 +209,7 @@ class OwnWrites:
         return row
 
     def _tidy(self, key: str, row: _Row) -> None:
+        """Keep only the last counter of a row that has no open writes."""
         if not row.waiting and not row.unknown and not row.is_of_twin:
-            self._told[key] = row.counter
+            self._last_counters[key] = row.counter
             del self._rows[key]

@@ -1,8 +1,8 @@
-"""`OwnerIndex`: creates and reads the index of the lease table by lease owner.
+"""`OwnerIndex`: creates and reads the lease table's index by owner.
 
 Rule: leases#owner-index. While the index is missing, is still being filled, or may not be read by us, the table is
-scanned instead. A scan reads the whole table, so at most one begins in `SCAN_SPACING_S`; its result answers for all
-workers.
+scanned instead. A scan reads the whole table, so at most one begins in `SCAN_SPACING_S`. Its result has the keys of all
+owners.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
 INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
 SCAN_SPACING_S = 10.0  # Java's discovery period; so a fleet without the index reads no more than one in 2.x mode
-KEYS_PER_SLICE = 256  # keys processed before the loop gets a turn: well below 2 ms
+KEYS_PER_SLICE = 256  # keys processed before other tasks run; this takes well below 2 ms
 BUSY_CODES = (
     "ResourceInUseException",
     "ValidationException",
@@ -45,7 +45,7 @@ _OWNED_KEYS = {
 
 @raises_only(TableUnavailableError)
 class OwnerIndex:
-    """The `LeaseIndex` port."""
+    """Implements the `LeaseIndex` port by a DynamoDB table."""
 
     def __init__(self, calls: TableCalls, clock: Clock) -> None:
         self._calls = calls
@@ -53,10 +53,10 @@ class OwnerIndex:
         self._scanned: dict[str, tuple[str, ...]] | None = None
         self._scan_due_at = clock.monotonic()
         self._scanning = asyncio.Lock()
-        self._told_code: str | None = None
+        self._logged_code: str | None = None
 
     async def ensure(self) -> IndexStatus:
-        """Create the index unless one of that name exists, in any state. Raises TableError."""
+        """Create the index unless it exists, in whatever state; return its status. Raises TableError."""
         try:
             table = await self._describe()
             if _find(table) is not None:
@@ -91,18 +91,21 @@ class OwnerIndex:
             return IndexStatus.FORBIDDEN
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Return the keys of the leases of a worker. Raises TableError."""
+        """Return the keys of a worker's leases, from the index or, if it cannot be used, from a scan. Raises
+        TableError.
+        """
         try:
             keys = await self._query(worker)
         except RefusedError as refused:
-            self._tell(refused)
+            self._log_refusal(refused)
             return (await self._scan_if_due()).get(worker, ())
-        self._told_code = None
+        self._logged_code = None
         return keys
 
-    def _tell(self, refused: RefusedError) -> None:
-        level = logging.DEBUG if self._told_code == refused.code else logging.WARNING
-        self._told_code = refused.code
+    def _log_refusal(self, refused: RefusedError) -> None:
+        """Warn that the index cannot be used; log the same refusal again only at level DEBUG."""
+        level = logging.DEBUG if self._logged_code == refused.code else logging.WARNING
+        self._logged_code = refused.code
         log.log(
             level,
             "the table is scanned instead of its index %s: %s",
@@ -122,6 +125,7 @@ class OwnerIndex:
         return tuple([row[rows.KEY]["S"] async for page in pages for row in page])
 
     async def _scan_if_due(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the keys by owner from the last scan, after a new scan if one is due. Raises TableUnavailableError."""
         async with self._scanning:
             now = self._clock.monotonic()
             if now >= self._scan_due_at:

@@ -1,17 +1,18 @@
-"""`Resumer`: resumes leases whose rows name this worker although it does not hold them. The keeper's collaborator.
+"""`Resumer`: resumes leases whose rows name this worker although it does not hold them. Used by the keeper.
 
 Rules: leases#resumed-leases, leases#lost-replies, leases#duplicate-worker-ids. A lease is never held because of a read
-alone: one guarded renewal makes it ours again, and it is valid from the sending of that (leases#send-time-validity).
+alone: one guarded renewal makes it ours again, and it is valid from the moment that renewal was sent
+(leases#send-time-validity).
 
 * *Found*: a row that names us was read, at the start or later.
-* *Lapsed*: no renewal of a held lease was answered in time. If its row is still as we wrote it last, nobody else has
-  had it. The lease is tried as often as it would be renewed, until there is an answer. The same is done for a lease
-  that was lost and whose row names us again: it was taken and given back, or restored from a backup.
+* *Lapsed*: no renewal of a held lease was answered in time. If its row is still as we wrote it last, no other worker
+  has had the lease. A renewal is tried as often as a held lease is renewed, until there is an answer. A lease that was
+  lost is treated in the same way if its row names us again: it was taken and given back, or restored from a backup.
 
-As with renewals, the next try may be sent while earlier ones still wait for their answers: a lease that is resumed by a
-late answer must soon be confirmed by another one. If the row has changed in a way that our own writes since the read do
-not explain, it is read again: only the holder of a lease knows every write of its row, and can distinguish a twin
-(another process with our worker id) from itself.
+As with renewals of held leases, the next try may be sent while earlier ones still wait for their answers: a lease that
+is resumed by a late answer must soon be confirmed by another answer. If the row has changed in a way that our own
+writes since the read do not explain, it is read again: only the holder of a lease knows every write of its row, and can
+distinguish a twin (another process with our worker id) from itself.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 
-REACQUIRE_ATTEMPTS_MAX = 6  # a lease that fails here is found again later
+REACQUIRE_ATTEMPTS_MAX = 6  # a lease that cannot be resumed now is found again later
 PAUSE_SHARE_MIN = 0.5
-"""The shortest pause between two tries for a lapsed lease, as a share of the renewal interval, which is the longest
-pause: so a lapsed lease costs about as much as a held one."""
+"""The shortest pause between two tries for a lapsed lease, as a share of the renewal interval. The longest pause is the
+whole interval, so a lapsed lease costs about as much as a held one."""
 AGAIN_SHARE = 0.1
-"""The time after which another try is sent while one is unanswered, as a share of the lease duration. If an answer
-takes 0.8 of the duration, a fifth is left until the next answer is needed."""
+"""If a try is unanswered for this share of the lease duration, another one is sent. If an answer takes 0.8 of the
+duration, the resumed lease must be confirmed by another answer within the last fifth."""
 
 
 class _Tries:
-    """The renewals of one row that is not held, and their outcome."""
+    """The tries to resume one lease, and their outcome."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
@@ -60,11 +61,11 @@ class _Tries:
         self.failure: MldError | None = None
         """The error of the last renewal, until it is handled."""
         self.changed = asyncio.Event()
-        """Set when a renewal has ended, even if it failed."""
+        """Set when a try has ended, even if it failed."""
         self.settled = asyncio.Event()
         """Set when it is known whether the lease is held."""
         self.is_queued = False
-        """Whether a renewal waits for a slot; a second one would only make the queue longer."""
+        """Whether a try waits for a slot; a second one would only make the queue longer."""
 
 
 class Holdings(Protocol):
@@ -75,7 +76,7 @@ class Holdings(Protocol):
     def look_again(self) -> None: ...
 
     def adopt(
-        self, lease: Lease, sent_at: float, how: LeaseMove = ..., *, answered_at: float | None = None
+        self, lease: Lease, sent_at: float, how: LeaseMove = ..., *, answered_sent_at: float | None = None
     ) -> HeldLease | None: ...
 
     def confirmed(self, shown: RowShown) -> None: ...
@@ -85,7 +86,9 @@ class Holdings(Protocol):
 
 @dataclass(eq=False)
 class Resumer:
-    """See the page. `slots` and `rows` are shared with the keeper: its limit of requests, and its open writes."""
+    """See the module's header. `slots` (the limit of concurrent requests) and `rows` (our open writes) are the
+    keeper's.
+    """
 
     keeper: Holdings
     rows: OwnWrites
@@ -100,16 +103,16 @@ class Resumer:
         self._lease_duration_s = self.settings.duration_s
         self._under_way: set[str] = set()
         self._lapsed: dict[str, Lease] = {}
-        """Lapsed leases by key, each as we wrote it last."""
+        """Lapsed leases by key, each as we last wrote its row."""
         self._contested: Stillness[str, int] = Stillness()
-        """Counters of the leases that a twin renews."""
+        """The leases that a twin may renew: their counters, and since when these are unchanged."""
         self._closed = False
         self._trying = BackgroundTasks()
 
     # --- reports of the keeper ----------------------------------------------------------------------------------------
 
     def lapsed(self, lease: Lease) -> None:
-        """Resume a lease that has expired; `lease` is the row as we wrote it last."""
+        """Resume a lease that has expired or that we lost; `lease` is its row as last known."""
         if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
             self.keeper.look_again()
@@ -120,7 +123,9 @@ class Resumer:
         self._contested.forget(key)
 
     def note_loss(self, key: str, refusal: Refusal) -> None:
-        """Remember that a write of ours was refused."""
+        """Note that we lost a lease because a write was refused. Resume it if its row names us, unless a twin has
+        it.
+        """
         if not refusal.by_twin:
             log.info("lease %s lost: %s", key, refusal.why, extra=about("lease_lost", key))
             if refusal.row is not None:
@@ -136,7 +141,7 @@ class Resumer:
         )
 
     def forget_table(self) -> None:
-        """Forget twins that were seen in a table that is gone."""
+        """Forget the twins that were seen in a table that is gone."""
         self._contested.forget_all()
 
     def close(self) -> None:
@@ -155,11 +160,11 @@ class Resumer:
     # --- found leases -------------------------------------------------------------------------------------------------
 
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
-        """Renew in parallel those of `leases` whose rows name us; each is held as soon as it is renewed.
+        """Renew in parallel those of `leases` whose rows name us; each lease is held as soon as it is renewed.
 
-        Rows of other workers and leases already held are skipped. So are leases that a twin has taken from us, until
-        their counters have been unchanged for a lease duration. Failures do not affect other leases. Return the keys of
-        the leases that this call has made held.
+        Rows of other workers and leases already held are skipped. Leases that a twin has taken from us are skipped,
+        too, until their counters have been unchanged for a lease duration. A failure affects only its own lease. Return
+        the keys of the leases that are held because of this call.
         """
         mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
         self._under_way |= mine.keys()
@@ -171,12 +176,14 @@ class Resumer:
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
-        is_ours = lease.actual_owner == self.worker_id != lease.handoff_to  # no row that names us twice
+        is_ours = lease.actual_owner == self.worker_id != lease.handoff_to  # a row that names us twice is refused
         is_free = not self.keeper.has(lease.key) and lease.key not in self._under_way
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
-        """Return whether a twin renews the lease. Otherwise the two of us would take it from each other for ever."""
+        """Return whether a twin seems to renew the lease. If we took it then, we would take it from each other for
+        ever.
+        """
         if lease.key not in self._contested:
             return False
         now = self.clock.monotonic()
@@ -184,6 +191,9 @@ class Resumer:
         return not self._contested.is_still(lease.key, now, self._lease_duration_s)
 
     async def _reacquire_one(self, lease: Lease) -> bool:
+        """Renew one row until there is an answer, for a lease duration at most. Return whether the lease is held
+        because of this.
+        """
         tries = _Tries(lease)
         started_at = self.clock.monotonic()
         failures = 0
@@ -210,7 +220,7 @@ class Resumer:
         return found
 
     async def resume(self, lease: Lease) -> None:
-        """Renew a lapsed lease until there is an answer. If it is not ours any more, it is forgotten."""
+        """Renew a lapsed lease until there is an answer. If the lease is not ours any more, forget it."""
         key = lease.key
         tries = _Tries(lease)
         try:
@@ -224,13 +234,13 @@ class Resumer:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
                 del self._lapsed[key]
-            self.keeper.look_again()  # its row may have been found anew meanwhile
+            self.keeper.look_again()  # its row may have been found again meanwhile
 
     # --- the write ----------------------------------------------------------------------------------------------------
 
     async def _try_again(self, tries: _Tries, how: LeaseMove) -> MldError | None:
         """Send another renewal, even if earlier ones are unanswered, and wait until one ends or the next is due. Return
-        the error of a renewal that failed, else None.
+        the error if a renewal failed, else None.
         """
         tries.failure = None
         tries.changed.clear()
@@ -241,11 +251,12 @@ class Resumer:
         return tries.failure
 
     async def _try(self, tries: _Tries, how: LeaseMove) -> None:
+        """Send a renewal when there is a slot, and note its outcome in `tries`."""
         try:
             async with self.slots.one():
                 tries.is_queued = False
                 found = await self._confirm(tries, how) if tries.is_held is None else None
-                if found is None and tries.is_held is None:  # our own writes had changed the row; now we know how
+                if found is None and tries.is_held is None:  # our own writes changed the row: try on the new row
                     found = await self._confirm(tries, how)
             if tries.is_held is None:
                 tries.is_held = found
@@ -257,12 +268,13 @@ class Resumer:
             tries.changed.set()
 
     async def _confirm(self, tries: _Tries, how: LeaseMove) -> bool | None:
-        """Make one guarded renewal of a row that names us and is not held. Return whether `Resumer` made it held; None
-        if nothing was written and the row, as it is now, has to be renewed again. Raises as `LeaseKeeper.send`.
+        """Send one guarded renewal of a row that names us and is not held. Return whether the lease is held because of
+        this renewal; None if nothing was written and the renewal must be repeated on the row as it is now. Raises as
+        `LeaseKeeper.send`.
         """
         seen = tries.lease
         if self.keeper.has(seen.key):
-            return False  # it was adopted meanwhile, perhaps because of a late answer to another write of ours
+            return False  # the lease was adopted meanwhile, perhaps because of a late answer to another write
         row = replace(seen, throughput_kbps=None)
         shown = await self.keeper.send(row, lambda span: writes.renew(row, span=span))
         if isinstance(shown, Refusal):
@@ -277,4 +289,4 @@ class Resumer:
             return None
         if how is LeaseMove.RESUMED and self._lapsed.get(seen.key) is None:
             return False  # this worker stops
-        return self.keeper.adopt(shown.row, shown.counts_from, how, answered_at=shown.sent_at) is not None
+        return self.keeper.adopt(shown.row, shown.counts_from, how, answered_sent_at=shown.sent_at) is not None

@@ -1,11 +1,11 @@
 """Converts lease rows between DynamoDB JSON (typed attribute values) and `Lease`. Pure.
 
-Rules: leases#row-attributes, leases#row-kinds, leases#lenient-reading (one bad row never hides the others) and
-leases#strict-creation. `new_row` is only for creation; existing rows are only changed by the partial updates of
-`writes`.
+Rules: leases#row-attributes, leases#row-kinds, leases#lenient-reading (one bad row never prevents others from being
+read) and leases#strict-creation. `new_row` is only for creation; existing rows are only changed by the partial updates
+of `writes`.
 
-A row may contain anything that DynamoDB accepts: any type, 38 digits, exponents up to 125, 400 KB of text. A value out
-of bounds makes the row corrupt, or is ignored if nothing depends on it.
+A row may contain anything that DynamoDB accepts: any type, 38 digits, exponents up to 125, 400 KB of text. A value that
+is out of bounds makes the row corrupt; if no decision depends on the value, it is ignored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ THROUGHPUT = "throughputKBps"
 ENTITY_TYPE = "entityType"
 STREAM = "streamName"
 SHARD = "shardId"
-"""STREAM and SHARD are only in tables of several streams: the stream's identifier, and the shard's own name."""
+"""STREAM (the stream's identifier) and SHARD (the shard's id) are only in tables of several streams."""
 HEARTBEAT = "mldHeartbeat"
 """Written by mld 0.2 with `mld.heartbeat=worker`, and never now. In a report it is the worker's heartbeat: an epoch, a
 dot and a growing number. In a lease it is the epoch of the heartbeat that its owner sent instead of renewals."""
@@ -65,27 +65,27 @@ RESTART = "mldRestart"
 """Added by mld: the note of the operator who last asked for a new child."""
 
 PINNED_UNTIL = "mldPinnedUntil"
-"""Added by mld: until then no mld leader moves the lease to balance the load, in epoch seconds."""
+"""Added by mld: the time (epoch seconds) until which no mld leader moves the lease to balance the load."""
 
 STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy", "mldTrend")
 STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND = STATUS
 """Added by mld: the holder's status for people, see `lease.ShardStatus`. Java workers preserve these."""
 
 UNKNOWN_KEY = "(no leaseKey)"
-NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
-INTEGER_MAX = 2**63 - 1  # a long, in Java; and one more still has no more digits than DynamoDB takes
-THROUGHPUT_KBPS_MAX = 1e9  # a terabyte a second; what is more, or less than nothing, was measured by nobody
+NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a larger exponent is damage
+INTEGER_MAX = 2**63 - 1  # a long, in Java; one more still has few enough digits for DynamoDB
+THROUGHPUT_KBPS_MAX = 1e9  # a terabyte a second; a larger or a negative value cannot be a measurement
 HASH_KEY_DIGITS_MAX = len(str(HASH_KEY_MAX))
-SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
-PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
-FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can count
-WORDS_CHARACTERS_MAX = 200  # of an operator
+SHOWN_MAX = 100  # how many characters of a value a message shows; an attribute may have 400 KB
+PLAIN_DIGITS_MAX = 18  # a number of at most this many digits is converted without Decimal
+FAILURES_KEPT_MAX = 10**9  # the highest count of failures; restarts every 5 minutes never reach it
+WORDS_CHARACTERS_MAX = 200  # the longest text of an operator that is kept
 LEFT_OUT_MAX = 100
 _RECORD = re.compile(r"[0-9]{1,129}(/[0-9]{1,19})?", re.ASCII)
 _PLACEHOLDER = re.compile(r"#(\w+)")
-WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write unit
-SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
-RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
+WHY_CHARACTERS_MAX = 200  # the longest text about an error; it keeps the row within one write unit
+SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that `datetime` can express
+RANGES_KEPT_MAX = 16_384  # size of a cache: more than the leases of one table; some 3 MB when full
 
 HEARTBEAT_OF = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
 _PAUSE = OwnAttribute(PAUSED, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
@@ -118,12 +118,14 @@ class Place:
 
 
 def names_in(expressions: str) -> dict[str, str]:
-    """Return `ExpressionAttributeNames` for expressions that name each attribute by its own name after a `#`."""
+    """Return `ExpressionAttributeNames` for expressions in which `#name` stands for the attribute `name`."""
     return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
 
 
 class CorruptRowError(TableError):
-    """A row claims to be a lease but cannot be read. `key` is the row's, `reason` names the attribute and the fault."""
+    """A row claims to be a lease but cannot be read. `key` is the row's key; `reason` names the attribute and the
+    fault.
+    """
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"lease row {key} cannot be read: {reason}; repair or delete the row")
@@ -137,7 +139,7 @@ def is_lease(row: Row) -> bool:
 
 
 def heartbeats_in(others: Iterable[Row]) -> dict[str, str]:
-    """Return the heartbeats in reports (rows that are no leases), by worker; see `HEARTBEAT`."""
+    """Return the heartbeats in reports, by worker; see `HEARTBEAT`. `others` are the rows that are not leases."""
     found = ((row.get(KEY, {}).get("S"), HEARTBEAT_OF.read(row)) for row in others if HEARTBEAT in row)
     return {worker: value for worker, value in found if worker and value}
 
@@ -145,8 +147,8 @@ def heartbeats_in(others: Iterable[Row]) -> dict[str, str]:
 def parse_row(row: Row) -> Lease | None:
     """Return the lease of a row; None if the row is something else.
 
-    Raises CorruptRowError. Tolerated: exponents in numbers, missing sub numbers (read as 0), empty texts (as absent), a
-    hash range of one key, half a hash range (as absent), unknown attributes.
+    Raises CorruptRowError. Accepted are: exponents in numbers, missing sub-sequence numbers (read as 0), empty texts
+    (read as absent), a hash range of one key, half a hash range (read as absent), and unknown attributes.
     """
     if not is_lease(row):
         return None
@@ -198,8 +200,8 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
 
 
 def reborn(lease: Lease) -> Lease:
-    """Return the lease to create if a row is lost: with its position, its place in the stream and its pause, but
-    without an owner.
+    """Return the lease to create if a row is lost: with its position, its place in the stream (stream, parents,
+    children, hash range) and its pause, but without an owner.
     """
     keeps = ("key", "checkpoint", "parents", "children", "hash_range", "paused", "stream")
     return Lease(**{name: getattr(lease, name) for name in keeps})
@@ -240,7 +242,9 @@ def _parse(row: Row, key: str | None) -> Lease:
 
 
 def _stream(row: Row, key: str) -> str | None:
-    """Return the stream of a row; None in a table of one stream. Raises ValueError if the row's key contradicts it."""
+    """Return the stream that a row names; None in a table of one stream. Raises ValueError if the row's key does not
+    match.
+    """
     stream = row[STREAM].get("S") if STREAM in row else None
     if not isinstance(stream, str) or parse_stream_id(stream) is None:
         return None
@@ -268,12 +272,15 @@ def _text(row: Row, name: str) -> str | None:
 
 
 def _integer(row: Row, name: str) -> int | None:
+    """Return an N attribute as an integer; None if it is absent. Raises ValueError unless it is an integer of 64
+    bits.
+    """
     value = _typed(row, name, "N", "a number")
     if value is None:
         return None
     text = str(value)
     if len(text) <= PLAIN_DIGITS_MAX and text.isascii() and text.isdigit():
-        return int(text)  # what every writer writes
+        return int(text)  # the usual form
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -293,6 +300,7 @@ def _required_integer(row: Row, name: str) -> int:
 
 
 def _position(row: Row, name: str, sub_name: str) -> Position | None:
+    """Return the position in two attributes; None if the first is absent. Raises ValueError if it is damaged."""
     text = _text(row, name)
     if text is None:
         return None
@@ -325,7 +333,9 @@ def _hash_range(row: Row) -> HashRange | None:
 
 @lru_cache(maxsize=RANGES_KEPT_MAX)
 def _range_of(first: str, last: str) -> HashRange:
-    """Return the range of hash keys. Cached: a lease never changes its range, and every scan and renewal reads it."""
+    """Return the range of hash keys. The result is cached, because a lease never changes its range, and every scan and
+    renewal reads it.
+    """
     if not all(text.isascii() and text.isdigit() for text in (first, last)):
         raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")
     start, end = int(first), int(last)
@@ -335,7 +345,9 @@ def _range_of(first: str, last: str) -> HashRange:
 
 
 def _throughput(row: Row) -> float | None:
-    """Return the throughput; None if damaged. It is informational, so damage is no reason to refuse the row."""
+    """Return the throughput; None if it is absent or damaged. It is only informational, so damage does not make the row
+    corrupt.
+    """
     try:
         kbps = float(row[THROUGHPUT]["N"])
     except (KeyError, ValueError):
@@ -344,7 +356,7 @@ def _throughput(row: Row) -> float | None:
 
 
 def failing_value(note: Failing) -> dict[str, Any]:
-    """Return a note of failures as an attribute that people can read in the table."""
+    """Return a note of failures as an attribute value that people can read in the table."""
     value: dict[str, Any] = {
         "failures": {"N": str(note.failures)},
         "since": {"S": datetime.fromtimestamp(note.since_s, UTC).isoformat()},
@@ -359,8 +371,10 @@ def failing_value(note: Failing) -> dict[str, Any]:
 
 
 def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a status, by name. Attributes of `STATUS` that are not among them must be removed."""
-    told = (
+    """Return the attributes of a status, by name. The caller must remove the other attributes of `STATUS` from the
+    row.
+    """
+    entries = (
         (STATE, "S", status.activity),
         (BEHIND_AT, "N", status.at_s),
         (BEHIND_MS, "N", status.behind_ms),
@@ -368,11 +382,13 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
         (WHY, "S", status.why and status.why[:WHY_CHARACTERS_MAX]),
         (TREND, "S", status.trend),
     )
-    return {name: {kind: str(value)} for name, kind, value in told if value not in (None, "")}
+    return {name: {kind: str(value)} for name, kind, value in entries if value not in (None, "")}
 
 
 def _status(row: Row) -> ShardStatus | None:
-    """Return the status; None if damaged. It is informational, so damage is no reason to refuse the row."""
+    """Return the status; None if it is absent or damaged. It is only informational, so damage does not make the row
+    corrupt.
+    """
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:
         return None

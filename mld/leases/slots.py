@@ -1,11 +1,11 @@
 """`Slots`: limits how many requests for leases wait for their answers at the same time, and adapts that limit.
 
-Answers are late either because the network path is long or because the table is busy. On a long path, more requests at
-a time bring more answers. A busy table (a server on a busy machine, a proxy; DynamoDB itself would throttle) answers
-each of them later, until every lease is renewed too late. To find out which of the two it is, the limit is changed:
-while answers are late and requests wait for a slot, the limit is doubled, and halved again if requests then take
-longer. Once a doubling has turned out wrong, half the limit is tried before double, because the table may have become
-quicker just when the limit was raised.
+Answers are late either because the network path is long or because the table is busy. On a long path, more concurrent
+requests bring more answers. A busy table (a server on a busy machine, or a proxy; DynamoDB itself would throttle)
+answers each request later if there are more, until every lease is renewed too late. To find out which of the two is the
+case, the limit is changed. While answers are late and requests wait for a slot, the limit is doubled; if requests then
+take longer, it is halved again. After a doubling that did not help, half the limit is tried before double the limit,
+because the table may have become quicker just when the limit was raised.
 
 If no request has been answered for some time, a waiting request gives its slot to the next one: the connections of the
 waiting requests may be dead.
@@ -19,23 +19,24 @@ from contextlib import asynccontextmanager
 from statistics import median_high
 
 ROOM_MAX = 96
-"""The highest limit (or `size`, if that is higher): each request needs a connection of its own."""
+"""The highest limit, unless `size` is higher: each request needs a connection of its own."""
 LONGER = 1.25
-"""If requests take this many times as long with twice the limit, the table is busy."""
+"""If requests take more than this many times as long with twice the limit, the table is busy."""
 SILENT = 3
-"""In multiples of `late_s`: if nothing was answered for this long, a request gives its slot away."""
+"""If no request was answered for this long, a request gives its slot to the next one; in multiples of `late_s`."""
 REST = 20
-"""In multiples of `late_s`: how long the limit is not raised after the table was first found busy. Each further time
-the rest is twice as long."""
+"""How long the limit is not raised after the table was found busy for the first time, in multiples of `late_s`. Each
+further time this rest is twice as long."""
 RESTS_MAX = 16
-"""The longest rest, in multiples of the first."""
+"""The longest rest, in multiples of the first rest."""
 
 
 class Slots:
-    """Slots for `size` requests, and for more while more help. An answer that takes longer than `late_s` is late.
+    """Slots for `size` concurrent requests, or for more as long as that helps. An answer that takes longer than
+    `late_s` is late.
 
-    The limit (`room`) is judged once a round. A round ends when as many of its requests are answered as there are
-    slots.
+    Whether to change the limit (`room`) is decided once a round. A round ends when as many requests that began in it
+    are answered as there are slots.
     """
 
     def __init__(self, size: int, late_s: float) -> None:
@@ -45,19 +46,21 @@ class Slots:
         self._late_s = late_s
         self._free = asyncio.Semaphore(size)
         self.took_s = 0.0
-        """The (high) median of how long requests took in the last round."""
+        """How long requests took in the last round: the (high) median."""
         self._to_be_taken_back = 0
-        """How many slots in use disappear when their requests leave them, because the limit was lowered."""
+        """How many of the slots in use are removed when their requests end, because the limit was lowered."""
         self.answered_at = 0.0
         """When a request was last answered."""
         self._round_at = 0.0
         self._took_s: list[float] = []
         self._was_short = False
         self._tried: tuple[int, float] | None = None
-        """If a new limit is being tried: the limit of the round before, and how long requests took then."""
+        """While a new limit is being tried: the limit of the previous round, and how long requests took in that
+        round."""
         self._rests = 1
         self._rests_until = 0.0
-        """When the limit may be raised again after the table was found busy; 0 if it was not, or the path is long."""
+        """When the limit may be raised again after the table was found busy; 0 if it was not found busy, or if the path
+        is long."""
 
     def locked(self) -> bool:
         """Return whether the next request would have to wait."""
@@ -65,8 +68,8 @@ class Slots:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Hold a slot while the body waits for its answer. If nothing is answered for `SILENT`, the next request gets
-        the slot before that.
+        """Hold a slot while the body waits for its answer. If no request at all is answered for `SILENT`, the slot goes
+        to the next request even before the body ends.
         """
         self._was_short = self._was_short or self.locked()
         await self._free.acquire()
@@ -78,6 +81,7 @@ class Slots:
             self._judge(slot.begun_at)
 
     def leave(self) -> None:
+        """Free a slot, or remove it if the limit was lowered."""
         if self._to_be_taken_back:
             self._to_be_taken_back -= 1
         else:
@@ -113,6 +117,7 @@ class Slots:
         self._took_s.clear()
 
     def _resize(self, room: int) -> None:
+        """Change the limit to `room`. Slots in use are removed only when their requests end."""
         self._to_be_taken_back += max(0, self.room - room)
         for _ in range(room - self.room):
             self.leave()
@@ -120,30 +125,33 @@ class Slots:
 
 
 def _is_busy(room_before: int, took_before_s: float, room: int, took_s: float) -> bool:
-    """Return whether the table is busy: more requests at a time took longer, or fewer took less time."""
+    """Return whether the table is busy: with more concurrent requests each took longer, or with fewer each took less
+    time.
+    """
     return took_s > LONGER * took_before_s if room > room_before else took_before_s > LONGER * took_s
 
 
 class _Slot:
-    """The slot of one request, until the request leaves it or it is given away."""
+    """The slot of one request, until the request ends or gives the slot away."""
 
     def __init__(self, slots: Slots, silent_s_max: float) -> None:
         self._slots: Slots | None = slots
         self._silent_s_max = silent_s_max
         self._loop = asyncio.get_running_loop()
         self.begun_at = self._loop.time()
-        self._look = self._loop.call_later(silent_s_max, self._mind_silence)
+        self._timer = self._loop.call_later(silent_s_max, self._check_silence)
 
-    def _mind_silence(self) -> None:
+    def _check_silence(self) -> None:
+        """Give the slot away if no request was answered for some time; otherwise check again later."""
         assert self._slots is not None
         silent_until = self._slots.answered_at + self._silent_s_max
         if self._loop.time() >= silent_until:
             self.leave()
         else:
-            self._look = self._loop.call_at(silent_until, self._mind_silence)
+            self._timer = self._loop.call_at(silent_until, self._check_silence)
 
     def leave(self) -> None:
-        self._look.cancel()
+        self._timer.cancel()
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.leave()

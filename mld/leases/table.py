@@ -1,13 +1,13 @@
 """The `LeaseTable` port: every read and conditional write of the lease table (leases#conditional-writes).
 
-A write is a value, made by a function of `writes` and carried out by `apply`. It is fenced by its conditions, and it
-contains the functions that interpret its answer. A `Refusal` or False means *refused*: somebody else changed the row.
-An exception (`errors.TableError`) means that the outcome is *unknown*, except `TableThrottledError` and
-`TableMissingError`, which mean *not applied*.
+A write is a value, made by a function of `writes` and carried out by `apply`. It contains its conditions, and the
+functions that interpret its answer. If the answer is a `Refusal` or False, the write was *refused*, because another
+process changed the row. After an exception (`errors.TableError`) the outcome is *unknown*; only after
+`TableThrottledError` and `TableMissingError` the write was certainly *not applied*.
 
 Implementations never repeat writes. A holder's next write allows for all states in which its earlier writes may have
-left the row (leases#overlapping-writes). Other callers repeat a write with `resent=True`. Only then is a row that looks
-as our earlier attempt would have left it accepted as our own success (leases#lost-replies).
+left the row (leases#overlapping-writes). Other callers repeat a write with `resent=True`. If such a write is refused,
+but the row looks as an earlier attempt would have left it, that counts as success (leases#lost-replies).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class TableScan:
 
     leases: tuple[Lease, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
-    """Keys of the rows that are leases but cannot be read, with the reason."""
+    """The keys of unreadable leases, each with the reason."""
     others: tuple[Row, ...] = ()
-    """Rows that are no leases, as DynamoDB returned them."""
+    """The rows that are not leases, as DynamoDB returned them."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no lease at all, not even an unreadable one."""
+        """Whether the table has no leases, not even unreadable ones."""
         return not (self.leases or self.corrupt)
 
     @property
     def lease_counts(self) -> tuple[int, int]:
-        """How many leases there are, and how many of open shards. Unreadable leases count in both."""
+        """How many leases there are, and how many leases of unfinished shards. Unreadable leases count in both."""
         unread = len(self.corrupt)
         return len(self.leases) + unread, sum(not lease.is_complete for lease in self.leases) + unread
 
@@ -51,10 +51,10 @@ class TableScan:
 
 
 class IndexStatus(Enum):
-    """The owner index, `LeaseOwnerToLeaseKeyIndex` (leases#owner-index)."""
+    """The status of the owner index, `LeaseOwnerToLeaseKeyIndex` (leases#owner-index)."""
 
-    MISSING = "missing"  # also while it is being deleted
-    CREATING = "creating"  # cannot be read before it is filled
+    MISSING = "missing"  # or being deleted
+    CREATING = "creating"  # being filled; it cannot be read yet
     ACTIVE = "active"
     FORBIDDEN = "forbidden"  # we may not create it, or may not read its status
 
@@ -63,8 +63,8 @@ class IndexStatus(Enum):
 class Refusal:
     """A conditional write was refused. `by_twin`: the row still names us, but another process has raised its counter.
 
-    `row` is the row as it is now; set only if the owners differ from those that the writer had seen, or if the row is
-    ours and the lease may be held anew.
+    `row` is the row as it is now. It is set only if the row has other owners than the writer had seen, or if the row is
+    ours and the lease may be held again.
     """
 
     why: str
@@ -74,7 +74,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """A holder's write changed nothing, although the row is still ours: other writes of ours were faster, or the row is
+    """A holder's write changed nothing, although the row is still ours: other writes of ours came first, or the row is
     complete.
     """
 
@@ -94,11 +94,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A term of a condition expression. It names each attribute by its own name after a `#`, as KCL does."""
+    """A term of a condition expression, in which `#name` stands for the attribute `name`, as in KCL."""
 
     text: str
     values: tuple[Value, ...] = ()
-    """The values of its placeholders, except ``:key``, which is always the row's key."""
+    """The values of the placeholders in `text`, except ``:key``, which is always the row's key."""
 
     @classmethod
     def equal(cls, attribute: str, value: Value) -> Condition:
@@ -115,22 +115,24 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWrite(Generic[AnswerT]):
-    """One conditional write of one row: it creates a row (`item`), changes one, or, if it has neither, deletes it."""
+    """One conditional write of one row. It creates the row if `item` is set; it changes the row by `sets`, `removes`
+    and `adds`; if it has none of these, it deletes the row.
+    """
 
     verb: str
-    """The name of the function in `writes` that made it."""
+    """The name of the function in `writes` that made this write."""
     key: str
     conditions: tuple[Condition, ...]
     """All conditions must hold."""
     accepted: Callable[[Row], AnswerT]
-    """Returns the answer if the row was written; gets the new row if `wants_row`, else an empty one."""
+    """Returns the answer if the row was written. Its argument is the new row if `wants_row`, else an empty row."""
     refused: Callable[[Lease | None], AnswerT | LeaseWrite[AnswerT]]
-    """Returns the answer if the conditions did not hold, or another write to try; gets the present row if `wants_row`.
-    """
+    """Returns the answer if the conditions did not hold, or another write to try. Its argument is the present row if
+    `wants_row`."""
     creates: Lease | None = None
     """The lease that `item` contains."""
     item: Row | None = None
-    """A new row."""
+    """The row to create."""
     sets: tuple[tuple[str, Value], ...] = ()
     removes: tuple[str, ...] = ()
     adds: tuple[tuple[str, Value], ...] = ()
@@ -146,14 +148,14 @@ class LeaseWrite(Generic[AnswerT]):
 
 class LeaseTable(Protocol):
     async def ensure(self) -> bool:
-        """Create the table if it is missing and wait until it can be used; True if this call created it."""
+        """Create the table if it is missing, and wait until it can be used. Return whether this call created it."""
         ...
 
     async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
         """Return all rows, page by page; large tables are read in parallel segments.
 
-        `part` (number, of how many): read only one part of the table. A row is always in the same part.
-        `consistent`: include all writes made before the scan, for twice the price.
+        With `part`, a pair (number, how many parts), only one part of the table is read; a row is always in the same
+        part. With `consistent`, the result includes all writes made before the scan, for twice the price.
         """
         ...
 
@@ -165,21 +167,24 @@ class LeaseTable(Protocol):
         ...
 
     async def get_many(self, keys: Sequence[str]) -> Mapping[str, Lease]:
-        """Read many leases, strongly consistent. Missing or unreadable rows, and other than leases, are left out."""
+        """Read many leases by strongly consistent reads. Rows that are missing, unreadable or not leases are left
+        out.
+        """
         ...
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """Carry out a write made by `writes`; return the answer that the function which made it describes."""
+        """Carry out a write made by a function of `writes`, and return the answer that this function describes."""
         ...
 
 
 class LeaseIndex(Protocol):
-    """The rows by owner."""
+    """The index that finds rows by their owner."""
 
     async def ensure(self) -> IndexStatus:
         """Create the owner index if it is missing, without waiting until it is filled; return its status.
 
-        If another worker creates it at the same time, or we lack the permission, that is no error but a status.
+        If another worker creates the index at the same time, or we lack the permission, no error is raised: the status
+        shows it.
         """
         ...
 
@@ -188,14 +193,14 @@ class LeaseIndex(Protocol):
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
         """Return the keys of rows whose owner is `worker`, including pending handoffs to it; eventually consistent.
 
-        They are read from the owner index. While the index cannot be used, the table is scanned, every few seconds at
-        most.
+        The keys are read from the owner index. While the index cannot be used, the table is scanned, every few seconds
+        at most.
         """
         ...
 
 
 class StoredTable(LeaseTable, Protocol):
-    """The lease table with its index. It can be restored from the rows as last seen if somebody deletes it."""
+    """The lease table with its index. If the table is deleted, it can be restored from the rows as last seen."""
 
     types_rows: bool
     """Whether new rows have an `entityType`; False while workers of 2.x may use the table (coordination#bare-tables).

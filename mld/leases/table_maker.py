@@ -1,6 +1,7 @@
 """`TableMaker`: creates a DynamoDB table as the properties describe it, and waits until it can be used.
 
-Rules: leases#lease-table, coordination#legacy-tables. If an answer is not definite, a `TableError` is raised.
+Rules: leases#lease-table, coordination#legacy-tables. If it is not certain whether a call succeeded, a `TableError` is
+raised.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ READY_STATES = frozenset({"ACTIVE", "UPDATING"})
 
 
 def on_demand(name: str) -> TableSettings:
-    """Return settings for a table that is paid by the request, for callers without settings of their own."""
+    """Return settings for a table that is paid by the request, for callers that have no settings."""
     return TableSettings(
         name=name,
         billing_mode=BillingMode.PAY_PER_REQUEST,
@@ -44,7 +45,9 @@ def on_demand(name: str) -> TableSettings:
 
 @raises_only(TableUnavailableError)
 class TableMaker:
-    """Creates one table with the hash key `key`. `on_missing` is called for each answer that the table is missing."""
+    """Creates one table with the hash key `key`. `on_missing` is called whenever an answer shows that the table is
+    missing.
+    """
 
     what, action = "lease table", "lease_table_created"
     is_patient = True
@@ -67,7 +70,7 @@ class TableMaker:
         self._key = key
 
     async def ensure(self) -> bool:
-        """Create the table if it is missing and wait until it can be used; True if this call created it.
+        """Create the table if it is missing, and wait until it can be used. Return whether this call created it.
 
         Waits at most 600 s. Raises TableError.
         """
@@ -79,7 +82,7 @@ class TableMaker:
                 if status is None and await self._create() and not created:
                     created = True
                     log.info("created %s %s", self.what, self.name, extra={"action": self.action})
-                    continue  # it may be ready at once
+                    continue  # the table may be ready at once
             except TableThrottledError as error:
                 if not self.is_patient:
                     raise
@@ -121,7 +124,9 @@ class TableMaker:
         return True
 
     async def _enable_backups(self, deadline: float) -> None:
-        """Switch on point-in-time recovery unless it is on. A new table may not allow that for some time."""
+        """Switch on point-in-time recovery unless it is on. DynamoDB may refuse that for some time after the table was
+        created.
+        """
         poll_s = FIRST_POLL_S
         while True:
             try:
@@ -135,7 +140,9 @@ class TableMaker:
                 poll_s = await self._pause(poll_s, deadline, str(error))
 
     async def _pause(self, poll_s: float, deadline: float, what: str) -> float:
-        """Sleep until the next poll; return the next pause. Raises TableUnavailableError if that is past `deadline`."""
+        """Sleep for `poll_s`, and return the next pause. Raises TableUnavailableError if the pause would end after
+        `deadline`.
+        """
         if self._clock.monotonic() + poll_s > deadline:
             raise TableUnavailableError(what)
         await self._clock.sleep(poll_s)
@@ -157,10 +164,13 @@ class LegacyTable(TableMaker):
 
     what, action = "table", "legacy_table_created"
     is_patient = False
-    """A fleet that changes its layout waits for this table, so the caller decides how to go on without it."""
+    """False: a fleet that changes its layout waits for this table, so the caller decides how to go on without the
+    table."""
 
     async def exists(self) -> bool:
-        """Return whether the table exists. Waits while it is being created; one being deleted does not exist."""
+        """Return whether the table exists. Waits while it is being created. A table that is being deleted does not
+        count.
+        """
         deadline = self._clock.monotonic() + READY_TIMEOUT_S
         poll_s = FIRST_POLL_S
         while (status := await self._status()) == "CREATING":
@@ -169,7 +179,7 @@ class LegacyTable(TableMaker):
         return status not in (None, "DELETING")
 
     async def ensure(self) -> bool:
-        """Do as `TableMaker.ensure`, but do not change the options of a table that exists."""
+        """Create the table as `TableMaker.ensure` does, but do not change the options of a table that exists."""
         return not await self.exists() and await super().ensure()
 
     async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:

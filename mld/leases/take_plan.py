@@ -1,24 +1,25 @@
-"""Which leases to take: the decision of the 2.x-mode taker. Pure; the shell is `taker`.
+"""Decides which leases to take in 2.x mode. Pure; `taker` takes them.
 
 Rules: leases#taker-observation, leases#taker-target, leases#very-old-leases, leases#stealing-of-leases,
-leases#even-shares. Three things differ from Java. The time of the last change may be "never", where Java has time 0.
-Very old leases do not end the pass: leases that are merely free or expired are taken up to the target in the same pass,
-and not one period later. Shares are even.
+leases#even-shares. Three things differ from Java. For a lease without an owner, the time of the last change is `NEVER`,
+where Java has time 0. If there are very old leases, leases that are only free or expired are taken up to the target in
+the same pass, and not one period later. Shares are even.
 
-*Even shares.* Java's target is the fair share rounded up, for every worker, and nobody steals from a worker that has
-no more than that. When 500 leases of 100 workers are spread over 200, the old workers therefore stay at 3 and the new
-ones at 2: half the fleet, possibly another cluster or machine size, carries 60 % of the load for good. Even shares are
-whole numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. A
-lottery by hash of the worker id, which has the same result in every worker, decides who is rounded up, so that age and
-cluster play no part. A worker below its own share steals from a worker above its own share, but never that worker's
-only lease: with fewer leases than workers nothing would be gained.
+*Even shares.* Java's target is the fair share rounded up, for every worker, and nobody steals from a worker that has no
+more than that. When the fleet of 100 workers with 500 leases grows to 200 workers, the old workers therefore keep 3
+leases each and the new ones get 2: half the fleet, possibly in another cluster or on other machines, carries 60 % of
+the load for good. Even shares are whole numbers whose sum is the number of leases: `leases mod workers` workers have
+the fair share rounded up, the others have it rounded down. The hashes of the worker ids decide who is rounded up. So
+the result is the same in every worker, and does not depend on age or cluster. A worker below its own share steals from
+a worker above its own share, but never that worker's only lease: with fewer leases than workers nothing would be
+gained.
 
-Java workers in the same table need not know of this: a steal is the same conditional take, and they steal as before.
-The two kinds of steals cannot move a lease round and round. A steal by Java's rule makes the loads more even, as it
-goes to a worker with at least two leases less. A steal by share goes to a worker with at least one less: it never makes
-the loads less even, and brings both workers nearer to their shares. So each steal lowers the pair (unevenness, distance
-from the shares), and stealing ends; `test_take_plan` tries random mixed fleets. Even shares cost at most one more move
-for each worker.
+Java workers in the same table need not know about even shares: a steal is the same conditional take, and they steal by
+their own rule. The two rules cannot move a lease in circles. A steal by Java's rule makes the loads more even, because
+the thief has at least two leases less than the victim. In a steal by shares, the thief has at least one lease less:
+such a steal never makes the loads less even, and brings both workers nearer to their shares. So each steal lowers the
+pair (unevenness, distance from the shares), and stealing ends; `test_take_plan` tries random mixed fleets. Even shares
+cost at most one more move for each worker.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from mld.leases.lease import Lease
 from mld.properties.settings import LeaseSettings
 
 VERY_OLD_LEASE_DURATIONS = 3
-LOT_BYTES = 8  # two of 10,000 workers have the same hash once in 10^11 fleets; then the order of their ids decides
+LOT_BYTES = 8  # among 10,000 workers two hashes are equal once in 10^11 fleets; then the ids decide
 _KEY = attrgetter("key")
 
 
 SeenCounters: TypeAlias = Stillness[str, int]
-"""Since when the counter of each lease is unchanged; `NEVER` if the lease had no owner when it was first seen."""
+"""Since when the counter of each lease has been unchanged; `NEVER` if the lease had no owner when it was first seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A lease to take. `is_steal`: its owner seems to be alive."""
+    """A lease to take. `is_steal`: the lease has an owner that seems to be alive."""
 
     lease: Lease
     is_steal: bool = False
@@ -53,7 +54,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class TakePlan:
-    """The leases to take, and the figures behind the choice."""
+    """The leases to take, and the figures that led to the choice."""
 
     choices: tuple[Choice, ...] = ()
     target: int = 0
@@ -61,13 +62,13 @@ class TakePlan:
     needed: int = 0
     """How many leases this worker lacks; negative if it has too many."""
     spillover: int = 0
-    """How many more it should have, but must not because of its maximum."""
+    """By how many leases this worker's maximum lowers its target."""
     workers: int = 0
-    """Workers with a lease that they renew, and this one."""
+    """How many workers renew at least one lease, this worker included."""
     available: int = 0
-    """Leases without an owner, or expired."""
+    """How many leases have no owner, or have expired."""
     very_old: int = 0
-    """How many of `choices` are very old: nobody has written them for three lease durations."""
+    """How many of `choices` are very old: no worker has written their rows for three lease durations."""
     left: frozenset[str] = frozenset()
     """Available leases of open shards for which this worker has no room."""
 
@@ -101,7 +102,7 @@ def decide(
     room = max(0, settings.held_max - loads[me])
 
     very_old: list[Lease] = []
-    if settings.very_old_first:  # leases, owned or not, that nobody has written for three lease durations
+    if settings.very_old_first:  # available leases whose rows nobody has written for three lease durations
         before = now - VERY_OLD_LEASE_DURATIONS * settings.duration_s
         very_old = [lease for lease in available if seen.since(lease.key) < before]
     chosen = [Choice(lease) for lease in _some(very_old, room, rng)]
@@ -125,10 +126,11 @@ def decide(
 def _survey(
     leases: Iterable[Lease], seen: SeenCounters, me: str, now: float, dead_after_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
-    """Return (available leases of open shards, those of finished shards, the load of each live worker), in one pass.
+    """Return three things: the available leases of unfinished shards, those of finished shards, and the load of each
+    live worker.
 
     A lease is available if it has no owner, or if its counter has not moved for more than a lease duration. A lease of
-    a finished shard is no load: its owner only sees to its deletion.
+    a finished shard is not counted as load, because its owner only has to delete it.
     """
     available: list[Lease] = []
     ended: list[Lease] = []
@@ -143,7 +145,9 @@ def _survey(
 
 
 def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
-    """Return (target, spillover): how many leases each worker should have, and by how many the maximum lowers that."""
+    """Return (target, spillover): how many leases each worker should have, and by how many `leases_max` lowers that
+    number.
+    """
     fair = 1 if workers >= leases else -(-leases // workers)
     target = min(fair, leases_max)
     return target, fair - target
@@ -152,8 +156,8 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, settings: LeaseSettings, *, even_shares: bool
 ) -> tuple[str | None, int]:
-    """Choose a worker to steal from, and how many leases (leases#stealing-of-leases). All leases have live owners
-    here.
+    """Choose a worker to steal from, and how many leases to steal (leases#stealing-of-leases). Called only if all
+    leases have live owners.
     """
     most = max(loads.values())
     needed = target - loads[me]
@@ -173,7 +177,8 @@ def _victim(
 def _victim_by_share(
     loads: Mapping[str, int], me: str, most: int, rng: random.Random, settings: LeaseSettings
 ) -> tuple[str | None, int]:
-    """Choose by even shares: if I am below my share, steal one lease from a most loaded worker above its own share.
+    """Choose a victim by even shares: if worker `me` is below its share, it steals one lease from one of the most
+    loaded workers, if that is above its own share.
 
     Return (victim, how many). A worker's only lease is never stolen.
     """
@@ -187,17 +192,17 @@ def _victim_by_share(
 
 
 def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
-    """Return how many leases each worker should have, in whole numbers that add up. A lottery decides which workers
-    have one more than the others.
+    """Return each worker's even share of the leases. If the leases cannot be divided evenly, the hashes of the worker
+    ids decide which workers have one more.
     """
     share, remainder = divmod(sum(loads.values()), len(loads))
-    # With a checksum, ids that differ only in a number at the end would not be drawn independently.
+    # With a mere checksum, the order of ids that differ only in a number at the end would not be random.
     drawn = sorted(loads, key=lambda w: (hashlib.blake2b(w.encode(), digest_size=LOT_BYTES).digest(), w))
     return {worker: share + (place < remainder) for place, worker in enumerate(drawn)}
 
 
 def _some(leases: Iterable[Lease], count: int, rng: random.Random) -> list[Lease]:
-    """Draw at most `count` leases at random, so that several takers seldom choose the same ones."""
+    """Choose at most `count` leases at random, so that several workers seldom choose the same ones."""
     shuffled = sorted(leases, key=_KEY)  # so that the same random seed gives the same choice
     rng.shuffle(shuffled)
     return shuffled[: max(0, count)]

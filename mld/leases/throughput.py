@@ -1,7 +1,7 @@
-"""`Throughput`: how fast a shard delivers, for `throughputKBps` of its lease row. Rule: metrics#lease-throughput.
+"""`Throughput`: measures how fast a shard delivers, for `throughputKBps` in its row. Rule: metrics#lease-throughput.
 
-One sample per renewal: the bytes since the previous sample over the renewal interval, smoothed by an exponential moving
-average.
+At each renewal a sample is taken: the bytes since the previous sample, divided by the renewal interval. The samples are
+smoothed by an exponential moving average.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ _SIX_DECIMALS = Decimal("0.000001")
 
 
 class Throughput:
-    """Measures one holding. The first average starts from the previous holder's value, if the row has one."""
+    """Measures the throughput during one holding. The first average includes the previous holder's value, if the row
+    has one.
+    """
 
     def __init__(self, seed_kbps: float | None, interval_s: float) -> None:
         self._interval_s = interval_s

@@ -1,6 +1,6 @@
 """`request_of`: translates a conditional write of a lease row into a DynamoDB request, without TableName. Pure.
 
-The expressions name each attribute by its own name after a `#`, as KCL does.
+In the expressions `#name` stands for the attribute `name`, as in KCL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mld.leases.writes import EXISTS
 
 
 def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
-    """Return the DynamoDB operation and its parameters."""
+    """Return the name of the DynamoDB operation for `write`, and its parameters."""
     clauses = (
         ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
         ("REMOVE", [f"#{attribute}" for attribute in write.removes]),

@@ -1,17 +1,17 @@
 """Makes every conditional write of a lease row, and decides what a refusal means. Pure.
 
 Rules: leases#conditional-writes, leases#refused-writes, leases#lost-replies, leases#completed-rows and
-leases#owner-switches. The return type of each function gives the answer of `LeaseTable.apply` to its write: the row as
+leases#owner-switches. The return type of each function shows what `LeaseTable.apply` returns for its write: the row as
 it is now or a `Refusal`, or whether anything was written.
 
 The holder's guard (leases#holder-guard), used by renew and checkpoint:
 
     leaseCounter = n AND ((leaseOwner = me AND no checkpointOwner) OR (checkpointOwner = me AND leaseOwner <> me))
 
-The guard holds before and during a handoff, so that the holder learns of a handoff by its own write. Its last clause
-excludes a row that names one worker as both owners, which nobody may renew. While other writes of ours are under way,
-the counter may be any that they leave (`own_writes.Span`), and a checkpoint names the positions that it may replace. If
-the guard is refused, the present row shows why (`judge_refused`):
+The guard holds before and during a handoff, so that the holder learns of a handoff from the answer to its own write.
+Its last clause excludes a row that names one worker as both owners, which nobody may renew. While other writes of ours
+are under way, the guard allows every counter that they may leave (`own_writes.Span`), and a checkpoint names the
+positions that it may replace. If the guard does not hold, the present row shows why (`judge_refused`):
 
     present row                    meaning
     gone, or another actual owner  lost
@@ -43,7 +43,7 @@ RELEASE_WRITES_MAX = 2  # the second write uses the owners that the refusal of t
 RowWrite: TypeAlias = LeaseWrite[Lease | Refusal]
 """A write whose answer is the row as it is now, or a refusal."""
 HolderWrite: TypeAlias = LeaseWrite[Lease | Refusal | Overtaken]
-"""A write whose answer may also be that it did not change the row, which is still ours."""
+"""A write of the holder. Its answer may also be `Overtaken`: the row is still ours, but the write did not change it."""
 YesOrNo: TypeAlias = LeaseWrite[bool]
 """A write whose answer is whether anything was written."""
 
@@ -69,12 +69,12 @@ def renew(
     failing: Failing | None = None,
     status: ShardStatus | None = None,
 ) -> HolderWrite:
-    """Raise the counter by one if the holder's guard holds; write the throughput if `lease` has one.
+    """Renew: raise the counter by one if the holder's guard holds. If `lease` has a throughput, write it.
 
     If another worker has begun a handoff, the answer has a `checkpoint_owner`. `span` tells how earlier writes of ours
-    may have changed the row; None: none is under way.
-    `failing` is a note to write; a note with no failures removes the one in the row; None leaves it.
-    `status` is the status to write; None leaves the old one in the row.
+    may have changed the row; None if no other write is under way. `failing` is a note of failures to write; a note with
+    0 failures removes the note in the row, and None leaves it there. `status` is the status to write; None leaves the
+    old status in the row.
     """
     span = span or Span.exactly(lease)
     sets, adds = _raised(span)
@@ -85,9 +85,9 @@ def renew(
     gone = [*_mark(lease)]
     gone += [rows.FAILING] if failing is not None and not failing.failures else []
     if status is not None:
-        told = rows.status_values(status)
-        sets += [(name, Value(f":{name}", value)) for name, value in told.items()]
-        gone += [name for name in rows.STATUS if name not in told]
+        values = rows.status_values(status)
+        sets += [(name, Value(f":{name}", value)) for name, value in values.items()]
+        gone += [name for name in rows.STATUS if name not in values]
     refused = partial(judge_refused, lease)
     return LeaseWrite(
         "renew", lease.key, _guard(lease, span), the_row, refused, sets=tuple(sets), removes=tuple(gone), adds=adds
@@ -98,8 +98,9 @@ def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) ->
     """Store `position`, remove a prepared checkpoint, and raise the counter, so that it is also a renewal. SHARD_END is
     replaced only by SHARD_END.
 
-    A checkpoint is progress, so it also removes a note of failures. `span` is as for `renew`. If the span is a range, a
-    condition on the counter alone would let a late checkpoint undo a later one, so the replaced positions are named.
+    A checkpoint is progress, so it also removes a note of failures. `span` is as for `renew`. If the span allows
+    several counters, a condition on the counter alone would let a delayed checkpoint undo a later one. So the condition
+    also names the positions that may be replaced.
     """
     span = span or Span.exactly(lease)
     raised, adds = _raised(span)
@@ -123,8 +124,9 @@ def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) ->
 def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
     """Remove the owners and raise the counter, so that others may take the lease at once. This ends a pending handoff.
 
-    The only condition is that the owners are as seen, so that it also works right after a renewal whose reply was lost.
-    If the actual owner is the same, but a handoff has begun or ended meanwhile, it is tried again with these owners.
+    The only condition is that the owners are as seen, so that a release also works right after a renewal whose reply
+    was lost. If the actual owner is the same, but a handoff has begun or ended meanwhile, the release is tried again
+    with the new owners.
     """
     assert lease.actual_owner is not None, "only an owned lease can be released"
 
@@ -157,7 +159,7 @@ def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
-    """Name the next owner. The present owner continues to renew and checkpoint; for its sake the counter stays.
+    """Name the next owner. The counter is not changed, so that the present owner can continue to renew and checkpoint.
 
     Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
     """
@@ -173,8 +175,8 @@ def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
 def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
     """Change the owner if the owners are as seen. This ends a pending handoff. The counter is raised.
 
-    There is no condition on the counter, so renewals of the present holder do not get in the way. With `resent`, a row
-    that belongs to `owner` is a success, whoever wrote that.
+    There is no condition on the counter, so renewals of the present holder do not prevent the change. With `resent`, a
+    row that belongs to `owner` counts as success, whoever wrote it.
     """
     counted = (rows.COUNTER, ONE)
     return LeaseWrite(
@@ -190,18 +192,22 @@ def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def assign_expired(lease: Lease, owner: str) -> RowWrite:
-    """Make an `assign` that also requires the counter as seen: for workers that take expired leases without leading."""
+    """Make an `assign` that also requires the counter as seen, for workers that take expired leases without being the
+    leader.
+    """
     write = assign(lease, owner)
     return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
 
 
 def pinned(write: RowWrite, until_s: int) -> RowWrite:
-    """Return the same change of owner with a pin: mld leaders leave the lease there until `until_s` (epoch seconds)."""
+    """Return the same change of owner with a pin: until `until_s` (epoch seconds), mld leaders leave the lease with
+    that owner.
+    """
     return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
 
 
 # --- requests of an operator ------------------------------------------------------------------------------------------
-# They leave the counter, so that the holder's renewals are not refused.
+# They do not change the counter, so that the holder's renewals are not refused.
 
 
 def pause(lease: Lease, words: str) -> RowWrite:
@@ -222,7 +228,7 @@ def ask_restart(lease: Lease, words: str) -> RowWrite:
 
 
 def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
-    """Ask the holder not to deliver `records`. They replace the records to leave out that `lease` has."""
+    """Ask the holder not to deliver `records`. They replace the records that the row of `lease` asks to leave out."""
     before = Value(":before", {"SS": sorted(lease.left_out)})
     as_seen = Condition.equal(rows.LEFT_OUT, before) if lease.left_out else Condition.absent(rows.LEFT_OUT)
     conditions = (EXISTS, *_owners_as_seen(lease), as_seen)
@@ -230,6 +236,8 @@ def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
 
 
 def _wish(verb: str, lease: Lease, conditions: tuple[Condition, ...], *sets: tuple[str, Value]) -> RowWrite:
+    """Make a write that sets an operator's request in the row."""
+
     def refused(row: Lease | None) -> Lease | Refusal:
         return Refusal(
             "the row was deleted" if row is None else f"the owners are {_owners(row)}, or it was done before"
@@ -252,7 +260,7 @@ def put(verb: str, lease: Lease | None, item: Row) -> YesOrNo:
 
 
 def record_children(key: str, children: frozenset[str]) -> YesOrNo:
-    """Record the child shards in an existing row; the counter stays. `children` must not be empty."""
+    """Record the child shards in an existing row, without changing its counter. `children` must not be empty."""
     assert children, "DynamoDB has no empty sets"
     value = Value(":children", {"SS": sorted(children)})
     return yes_or_no("record_children", key, EXISTS, sets=((rows.CHILDREN, value),))
@@ -266,15 +274,17 @@ def fill_hash_range(key: str, hash_range: HashRange) -> YesOrNo:
 
 
 def delete_completed(key: str) -> YesOrNo:
-    """Delete the row if its checkpoint is SHARD_END. It may have been recreated meanwhile, with another checkpoint."""
+    """Delete the row if its checkpoint is SHARD_END. A row that was recreated with another checkpoint is not
+    deleted.
+    """
     return yes_or_no("delete_completed", key, Condition.equal(rows.CHECKPOINT, SHARD_END_VALUE))
 
 
 def delete_unchanged(lease: Lease) -> YesOrNo:
     """Delete the row if the counter and the owners are as seen.
 
-    For streams that the application has given up: the checkpoint is lost with the row. The caller must know that nobody
-    renews the lease.
+    Use this for streams that the application no longer reads: the checkpoint is lost with the row. The caller must know
+    that nobody renews the lease.
     """
     return yes_or_no("delete_unchanged", lease.key, EXISTS, _seen(lease), *_owners_as_seen(lease))
 
@@ -330,14 +340,14 @@ def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
 
 
 def unexplained(lease: Lease, row: Lease) -> Refusal:
-    """Return the refusal if `row` is ours, but its counter is not explained by our writes."""
+    """Return the refusal for a row that is ours, but whose counter is not explained by our writes."""
     if has_changed_hands(lease, row):
         return given_back(row)
     return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
 
 
 def given_back(row: Lease) -> Refusal:
-    """Return the refusal if another worker took the lease and gave it back: `row` is ours again."""
+    """Return the refusal for a lease that another worker took and gave back to us: `row` is ours again."""
     return Refusal("another worker took it, and it was given back to us", row=row)
 
 
@@ -351,7 +361,7 @@ def has_changed_hands(before: Lease, row: Lease) -> bool:
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return `row` if our own earlier attempt has made it ours (a take was sent twice); else why it was refused."""
+    """Return `row` if an earlier attempt of the same take has made it ours; else the refusal, which says why."""
     if row is None:
         return Refusal("the row was deleted")
     ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
@@ -367,7 +377,9 @@ def _refused_by_owners(lease: Lease, row: Lease | None) -> Refusal:
 
 
 def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return `row` if it belongs to `owner` after an earlier attempt of unknown outcome; else why it was refused."""
+    """Return `row` if it belongs to `owner` after an earlier attempt of unknown outcome; else the refusal, which says
+    why.
+    """
     if row is None:
         return Refusal("the row was deleted")
     if resent and (row.owner, row.checkpoint_owner) == (owner, None) and row.counter > lease.counter:
@@ -378,8 +390,8 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
-    """Return the present row if it is still ours, but a handoff has begun or ended since it was seen: it has to be
-    given away with these owners. None: there is nothing to give.
+    """Return the present row if it is still ours, but a handoff has begun or ended since `lease` was seen: then it must
+    be given away with the owners in that row. Return None if there is nothing to give away.
     """
     if row is None or row.actual_owner != lease.actual_owner:
         return None
@@ -410,14 +422,14 @@ def _within(span: Span) -> Condition:
 
 
 def _raised(span: Span) -> tuple[list[tuple[str, Value]], tuple[tuple[str, Value], ...]]:
-    """Return (sets, adds) that raise the counter by one: a set if the counter is known exactly, else an add."""
+    """Return (sets, adds) that raise the counter by one: by a SET if the counter is known exactly, else by an ADD."""
     if span.is_exact:
         return [(rows.COUNTER, _number(":next", span.over + 1))], ()
     return [], ((rows.COUNTER, ONE),)
 
 
 def _replaces(positions: set[Position]) -> Condition:
-    """Return the condition that the row has one of these checkpoints. An absent sub number reads as 0."""
+    """Return the condition that the row has one of these checkpoints. An absent sub-sequence number counts as 0."""
     texts, values = [], []
     for number, one in enumerate(sorted(positions)):
         sequence, sub = f":was{number}", f":wasSub{number}"
