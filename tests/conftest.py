@@ -56,9 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
-def pytest_collection_finish() -> None:
-    """Spare garbage collections all that collecting has made: else each walks through millions of objects, a quarter of
-    a second for those tests that ask for one."""
+@pytest.fixture(scope="module", autouse=True)
+def _what_was_there_before() -> None:
+    """Spare garbage collections all that collecting and earlier files have made: else each walks through millions of
+    objects, a quarter of a second for those tests that ask for one."""
     gc.collect()
     gc.freeze()
 
