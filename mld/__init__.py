@@ -1,14 +1,15 @@
 """A pure-Python daemon that replaces Amazon's Java MultiLangDaemon.
 
-Importing this package imports neither boto3 nor any extra; see `docs/develop/architecture.md` for the rooms and arrows.
+Importing this package imports neither boto3 nor the packages of an extra. `docs/develop/architecture.md` describes its
+subpackages, and which may import which.
 """
 
 __version__ = "0.3.0"
 
 DISTRIBUTION = "mld-kinesis"
-"""The name under which pip installs this; `mld` on the package index is somebody else's."""
+"""The name under which pip installs this package; on the package index, `mld` is a different project."""
 
 
 def pip_install(extra: str) -> str:
-    """Return the command that installs an extra."""
+    """Return the shell command that installs this package with an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -1,4 +1,4 @@
-"""``python -m mld``, which is what `bin/mld` runs."""
+"""Runs the command line for ``python -m mld``, which `bin/mld` calls."""
 
 from mld.cli import main
 

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NEARNESS_MIN = 0.7
-"""A word that is at least this similar (0 to 1) to the name of a command is taken for a misspelling."""
+"""A word that is at least this similar (0 to 1) to the name of a command is taken for that name, misspelt."""
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 _WORDS = "mld.words"
-"""Under this name the context keeps the words of the command line."""
+"""Key in click's context under which the words of the command line are kept."""
 
 
 _REMOVED = {
@@ -58,14 +58,16 @@ _REMOVED = {
     "teardown": "save the rows with `mld export`, then delete the tables and the consumer with the AWS CLI",
     "migrate-streams": "use `mld export`, then `mld restore --from-another` with a file of the other form",
 }
-"""Commands of earlier versions of mld."""
+"""Commands that earlier versions of mld had, and what to use instead."""
 
 
 class _Commands(click.Group):
-    """Inserts `run` if the first word is no command, but a properties file or an option of `run`."""
+    """The group of all commands. If the first word is no command, but a properties file or an option of `run`, it runs
+    `run`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        complains = not ctx.resilient_parsing  # a shell that completes a word has no place to show an error
+        complains = not ctx.resilient_parsing  # while a shell completes a word, an error cannot be shown
         if args and args[0] in _REMOVED and complains:
             raise click.UsageError(self.why_unknown(ctx, args[0]))
         if args and complains and (why := why_no_program(args[0])):
@@ -79,7 +81,9 @@ class _Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Say what to do with an option of Java that the command does not know."""
+        """Run the command. For an option of the Java daemon that the command does not know, raise an error that says
+        what to do instead.
+        """
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -90,7 +94,7 @@ class _Commands(click.Group):
             raise click.UsageError(why, error.ctx) from None
 
     def why_unknown(self, ctx: click.Context, name: str) -> str:
-        """Return what to use in place of a command that does not exist."""
+        """Return the error message for a command that does not exist. It says what to use instead."""
         if name in _REMOVED:
             return f"there is no `mld {name}` any more: {_REMOVED[name]}"
         near = get_close_matches(name, self.list_commands(ctx), 1, NEARNESS_MIN)
@@ -107,14 +111,14 @@ class _Commands(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list by sections, without an import of the commands."""
+        """Write the list of commands by sections. The modules of the commands are not imported for this."""
         width = max(len(name) for listed in SECTIONS.values() for name in listed)
         for title, listed in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in listed.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so, for a shell, without an import of the commands."""
+        """Return the commands that begin with `incomplete`, for a shell. Their modules are not imported for this."""
         listed = {name: text for section in SECTIONS.values() for name, text in section.items()}
         named = [CompletionItem(name, help=text) for name, text in listed.items() if name.startswith(incomplete)]
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -148,7 +152,7 @@ def show_help(ctx: click.Context, name: str | None) -> None:
 def main() -> NoReturn:
     """Run the command line, for the console script and for `python -m mld`."""
     open_standard_streams()
-    if "_MLD_COMPLETE" in os.environ:  # click's name for it
+    if "_MLD_COMPLETE" in os.environ:  # a shell asks click to complete a word
         leave_terminal()
     commands(prog_name="mld")
     raise AssertionError("click exits by itself")
@@ -209,7 +213,7 @@ def run(
                 of_log = _words_of_log_options(log_format, log_level, log_configuration)
                 _run_group_if_several(file, loaded.settings, of_log, overrides)
         else:
-            logs.name_worker(membership.worker_id)  # the remarks are its supervisor's
+            logs.name_worker(membership.worker_id)  # the supervisor of the group has logged the remarks
         _run_worker(file, loaded, overrides, options, membership, until_caught_up, time_max_s)
     except ConfigurationError as error:
         complain(error)
@@ -218,7 +222,7 @@ def run(
 def _load_and_log(
     file: str, overrides: Sequence[str], log_format: str, log_level: str | None, log_configuration: str | None
 ) -> tuple[LoadedConfiguration, LogOptions]:
-    """Begin to log, and load the settings. As soon as they are loaded, the log hides their secrets and has their level.
+    """Begin to log, and load the settings. Then make the log hide the secrets among them, and use their log level.
 
     Raises ConfigurationError.
     """
@@ -240,7 +244,7 @@ def _load_and_log(
 
 
 def _words_of_log_options(log_format: str, log_level: str | None, log_configuration: str | None) -> list[str]:
-    """Return the words by which another `mld run` gets the same options about the log."""
+    """Return the words of a command line that give another `mld run` the same options about the log."""
     words = ["--log-format", log_format]
     words += ["--log-level", log_level] if log_level else []
     words += ["-l", log_configuration] if log_configuration else []
@@ -248,7 +252,7 @@ def _words_of_log_options(log_format: str, log_level: str | None, log_configurat
 
 
 def _run_group_if_several(file: str, settings: Settings, of_log: Sequence[str], overrides: Sequence[str]) -> None:
-    """Run a process for each worker, and exit when they have ended; return at once if only one worker is wanted."""
+    """Run a process for each worker, and exit when they have ended. If only one worker is wanted, return at once."""
     import asyncio
 
     from mld.daemon.run_group import run_group, workers_wanted
@@ -308,7 +312,7 @@ def check(
         code = print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers)
     except BrokenPipeError:  # click then ends without a message
         raise
-    except OSError as error:  # such as a full disk behind stdout
+    except OSError as error:  # for example, stdout is a file on a full disk
         say(str(error))
         code = EXIT_FAILURE
     sys.exit(code)
@@ -375,6 +379,9 @@ def quickstart(records: int, directory: str, plain: bool) -> None:
 
 
 def _guarded(action: Callable[[], int]) -> int:
+    """Return the exit code of `action`. If it raises an error of mld or of the system, print that, and return a code
+    for it.
+    """
     try:
         return action()
     except NotReadyError as error:

@@ -1,7 +1,7 @@
-"""The commands of `mld` by what people want: the list that `mld --help` shows, and where each command is defined.
+"""The list of commands that `mld --help` shows, grouped by purpose, and the module that defines each command.
 
-A module that defines commands is imported only when one of its commands is called. So the list says what they are for
-in its own words, and the help of `mld` imports none of them.
+A module that defines commands is imported only when one of its commands is called. `mld --help` imports none of them,
+so the descriptions of the commands are here.
 """
 
 from __future__ import annotations
@@ -68,4 +68,4 @@ MODULE_OF: Mapping[str, str] = {
     }.items()
     for command in commands
 }
-"""The modules of the commands that are not defined in `mld.cli`."""
+"""The module of each command that is not defined in `mld.cli`."""

@@ -1,7 +1,8 @@
-"""What an error or a contradictory answer of Kinesis means for a reader. Pure.
+"""`reaction_to`, `judge`: decide what a polling reader does about an error, and whether an answer of Kinesis is valid.
+Pure.
 
-Rules: retrieval#valid-answers (an answer itself shows whether the shard ends, even if it does not name the children)
-and retrieval#polling-errors (ResourceNotFound does not end a shard). No reaction skips a record.
+Rules: retrieval#valid-answers (the answer without a next iterator ends the shard, even if it names no children) and
+retrieval#polling-errors (ResourceNotFound does not end a shard). No reaction skips a record.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from mld.core.errors import (
 from mld.core.streams import Page, validate_end_of_shard
 
 ENDS_WITHOUT_CHILDREN_MAX = 5
-"""After so many answers in a row that end the shard without usable children, believe the end: some stand-ins name
-none."""
+"""An answer that ends the shard must name its children. If this many answers in a row end it without usable children,
+the end is believed all the same, because some stand-ins of Kinesis name no children.
+"""
 
 
 class PollingReaction(Enum):
@@ -45,7 +47,7 @@ def reaction_to(error: StreamError) -> PollingReaction:
 
 
 class AnswerVerdict(Enum):
-    """What an answer means for the shard."""
+    """What an answer says about the end of the shard."""
 
     GOES_ON = "the shard goes on"
     ENDED = "the shard has ended, its children are named"
@@ -56,7 +58,8 @@ class AnswerVerdict(Enum):
 def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
     """Return the verdict on an answer.
 
-    `ends_without_children_before` counts the invalid answers directly before this one that ended the shard.
+    `ends_without_children_before` is the number of answers directly before this one that were invalid because they
+    ended the shard without usable children.
     """
     ends = page.next_iterator is None
     if validate_end_of_shard(page.next_iterator, page.child_shards) is None:

@@ -1,13 +1,16 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
-Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
-shell; `subscriptions`, `starting_points` and `pacing` decide what to do. A consumer sees no difference between this
-reader and a `PollingReader`.
+Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This module
+does the I/O; `subscriptions`, `starting_points` and `pacing` decide what to do. The shard's consumer sees no difference
+between this reader and a `PollingReader`.
 
 Promises: every record after the start is delivered at least once, in order. The end of the shard is delivered only
 after all its records. Errors are retried for ever. Some records come twice after a renewal or a restart; the checkpoint
-filter removes them. While the buffer has no room, the reader takes nothing from the subscription, which then stops
+filter removes them. While the buffer has no room, the reader takes no events from the subscription, which then stops
 reading its connection.
+
+Here "subscription" means the event stream that SubscribeToShard opens. It lives for five minutes, so it is renewed
+before: a second subscription is opened while the first one is still read.
 """
 
 from __future__ import annotations
@@ -54,17 +57,18 @@ OPEN_TIMEOUT_S = 30.0
 EVENT_S_MAX = IDLE_MAX_S + OPEN_TIMEOUT_S
 """Longest time between two events; it includes the opening of a new subscription."""
 READING = "reading a subscription"
-"""What the reader was doing, for messages about errors."""
+"""Words for messages about errors: what the reader was doing."""
 Opened = tuple[Subscription, StartingPoint]
 EVENTS_MAX = 10
-"""Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
+"""Most events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
 
 class FanOutReader(ShardReader):
     """Reads one shard by subscriptions of `consumer`.
 
-    After another subscriber took over our subscription, the reader pauses for `yield_s`: long enough to hear whether
-    the lease is lost. If a record is missing, `streams` is asked for the oldest one; None: nobody is asked.
+    If another subscriber takes over our subscription, the reader pauses for `yield_s`. Most likely this worker has lost
+    the lease, and learns that within this time. `streams` is used if a record is missing, to find the oldest record of
+    the shard; None: the oldest record stays unknown.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class FanOutReader(ShardReader):
         self._consumer = consumer
         self._yield_s = yield_s
         self._course: Course | None = None
-        self._arn: str | None = None  # the consumer of the last subscription
+        self._arn: str | None = None  # ARN of the consumer that the last subscription used
         self._is_contested = False
         self._open: Subscription | None = None
         self._renewal: asyncio.Task[Opened] | None = None
@@ -110,7 +114,7 @@ class FanOutReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`. It makes no call to Kinesis."""
+        """See `ShardReader.start`. Makes no call to Kinesis."""
         start = self._starting_point(checkpoint, initial, anchor)
         wall_s, now_s = self._clock.wall(), self._clock.monotonic()
         read = starting_points.started(checkpoint, start, wall_s, now_s, anchor, read_to_s)
@@ -132,7 +136,7 @@ class FanOutReader(ShardReader):
             await self._close()
 
     async def _subscribe_once(self) -> bool:
-        """Read from one subscription and its renewals; True if the shard has ended."""
+        """Open a subscription, and read it and its renewals until they are over. Return whether the shard has ended."""
         await self._until_room()
         wait_s = delay_s(self._at, self._clock.monotonic(), self._rng.random())
         if wait_s > 0:
@@ -152,8 +156,9 @@ class FanOutReader(ShardReader):
             return False
 
     async def _new_subscription(self) -> Opened:
-        """Open a subscription where reading stands now; return it and that point. The liveness probe is promised
-        progress (`_goes_on_within`), except while this waits for the registration.
+        """Open a subscription from the place that the reader has reached. Return it and this place.
+
+        The liveness probe is promised progress (`_goes_on_within`), except while this waits for the registration.
         """
         self._arn = None
         self._waits_for_others()  # all readers share one registration, which has no time limit
@@ -178,6 +183,7 @@ class FanOutReader(ShardReader):
             raise PositionRefusedError(str(error)) from error
 
     def _opened(self, new: Opened) -> None:
+        """Read the new subscription from now on, and close the previous one if there is one."""
         subscription, point = new
         self._course = opened(self._at, point)
         previous, self._open = self._open, subscription
@@ -192,7 +198,7 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
 
     async def _read(self) -> bool:
-        """Read until the shard ends (True) or the subscription is over (False)."""
+        """Read events until the shard ends (return True) or the subscription is over (return False)."""
         while True:
             await self._until_room()
             if self._clock.monotonic() >= self._say_again_s:
@@ -207,7 +213,7 @@ class FanOutReader(ShardReader):
                 return True
 
     async def _next(self) -> Page | None:
-        """Return the next event. None: the subscription is over, and is closed now."""
+        """Return the next event; None if the subscription is over, which is closed then."""
         assert self._open is not None
         try:
             async with asyncio.timeout(IDLE_MAX_S):
@@ -220,7 +226,7 @@ class FanOutReader(ShardReader):
         return page
 
     async def _take(self, page: Page) -> bool:
-        """Pass an event on to the buffer; True if it ended the shard."""
+        """Pass an event on to the buffer. Return whether it ended the shard."""
         verdict = self._judge(page, "an event")
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         before = self._at.read
@@ -236,8 +242,9 @@ class FanOutReader(ShardReader):
             self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
 
     async def _next_beside(self, renewal: asyncio.Task[Opened]) -> Page | None:
-        """Return the next event of the old subscription while a renewal is under way. None: the reader changed to the
-        new subscription, or neither is left.
+        """Return the next event of the old subscription while a renewal is under way.
+
+        Return None if the reader has changed to the new subscription, or if neither of them is open any more.
         """
         assert self._open is not None
         reading = asyncio.create_task(self._open.next())
@@ -251,7 +258,7 @@ class FanOutReader(ShardReader):
             over = reading.exception()
             if over is None and (page := reading.result()) is not None:
                 return page
-            await asyncio.wait({renewal})  # a new subscription ends the old one, and that end may arrive first
+            await asyncio.wait({renewal})  # perhaps the new one ended the old one, but is not reported yet
             if self._renewal is None or not self._renewed(renewal):
                 if over is None:
                     self._metrics.subscriptions.add("ended")
@@ -265,7 +272,9 @@ class FanOutReader(ShardReader):
                 await asyncio.wait({reading})
 
     def _renewed(self, renewal: asyncio.Task[Opened]) -> bool:
-        """Finish a renewal; True if it opened a subscription."""
+        """Finish a renewal. Return whether it opened a subscription; if not, the next attempt follows RENEW_RETRY_S
+        later.
+        """
         self._renewal = None
         error = renewal.exception()
         if error is None:
@@ -282,6 +291,7 @@ class FanOutReader(ShardReader):
         return False
 
     async def _close(self) -> None:
+        """Close the subscription, and cancel its renewal if one is under way."""
         subscription, self._open = self._open, None
         self._metrics.is_subscribed = False
         if subscription is not None:
@@ -296,9 +306,11 @@ class FanOutReader(ShardReader):
     # --- trouble -----------------------------------------------------------------------------------------------------
 
     def _silence(self) -> StreamUnavailableError:
+        """Return the error for a subscription without events for too long."""
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {IDLE_MAX_S:g} s")
 
     async def _recover(self, error: StreamError, *, was_open: bool) -> None:
+        """Decide what to do about an error, log it, and look at the consumer if the reaction asks for that."""
         self._waits_for_others()
         self._course = failed(self._at, error, self._clock.monotonic(), was_open=was_open)
         reaction = self._course.reaction
@@ -321,9 +333,7 @@ class FanOutReader(ShardReader):
         await self._report_missing()
 
     def _say_if_contested(self) -> None:
-        """Report a contested subscription: another application keeps taking it over. It is logged once
-        for each reader.
-        """
+        """Report it if another application takes the subscription over again and again. Each reader logs that once."""
         if not is_contested(self._at):
             return
         words = (
@@ -342,8 +352,10 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
 
     async def _consumer_is_replaced(self) -> bool:
-        """Return whether the registered consumer (of fan-out) was gone. If AWS does not answer, return False: the
-        shard's consumer in this process decides.
+        """Return whether the registered consumer of fan-out is gone, so that the next subscription uses another one.
+
+        If AWS does not answer, return False. An error that says "not found" is then reported to the shard's consumer in
+        this process, which decides what to do.
         """
         if self._arn is None:
             return False

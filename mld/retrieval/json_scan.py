@@ -1,6 +1,6 @@
 """`Scan`: finds where JSON values of a body begin and end, without building the values. Pure.
 
-It checks only what it needs for that: that strings end and brackets are balanced.
+Inside a value it checks only that strings end and that brackets are balanced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _structure = re.compile(rb'["\[\]{}]').search
 
 
 class Scan:
-    """A place in a body, and steps over JSON from there. Each step raises ValueError where the body is not JSON."""
+    """A place in a body (`at`), with methods that move it forward over JSON. Each raises ValueError where the body is
+    not JSON.
+    """
 
     __slots__ = ("at", "body")
 
@@ -42,7 +44,7 @@ class Scan:
         return self.at < len(body) and body[self.at] == byte
 
     def takes(self, byte: int) -> bool:
-        """Skip white space, and step over `byte` if it comes next; return whether it did."""
+        """Skip white space, and step over `byte` if it comes next. Return whether it came."""
         found = self.sees(byte)
         self.at += found
         return found
@@ -63,10 +65,10 @@ class Scan:
         raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
 
     def names(self, *, after_value: bool = False) -> Iterator[str]:
-        """Yield the names of an object's members. Begin after its opening brace, or after the value of one of its
-        members.
+        """Yield the names of an object's members, and step over the closing brace at the end.
 
-        The caller must step over the value of each member before it asks for the next name.
+        The place must be just after the opening brace or, with `after_value`, just after the value of a member. The
+        caller must step over the value of each member before it asks for the next name.
         """
         if after_value:
             if not self.takes(COMMA):
@@ -83,6 +85,7 @@ class Scan:
                 return
 
     def _name(self) -> str:
+        """Step over a name and the colon after it, up to the value. Return the name."""
         plain = _plain_name(self.body, self.at)
         if plain is not None:
             self.at = plain.end()
@@ -112,8 +115,9 @@ class Scan:
             self.fail("a value is missing")
 
     def _skip_string(self) -> None:
-        """Step past the first quote that has an even number of backslashes before it. `find` is much faster than a
-        pattern.
+        """Step over a string: past the next quote that has an even number of backslashes before it.
+
+        This uses `find`, which is much faster than a pattern.
         """
         body, end = self.body, self.at
         while True:

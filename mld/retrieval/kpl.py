@@ -1,16 +1,17 @@
-"""KPL aggregates: Kinesis records that hold many user records each. Pure.
+"""`user_records`: takes KPL aggregates apart: Kinesis records that hold many user records each. Pure.
 
 Rules: retrieval#hash-range-rule (the range comes from the lease) and retrieval#malformed-aggregates. An aggregate is
-parsed as a whole first. One that cannot be used is delivered as it came, so nothing of it is lost.
+parsed as a whole before any user record is delivered. If it is malformed, the record is delivered unchanged, so nothing
+is lost.
 
 The protobuf parser is our own. It takes about a quarter of the 2 us that a user record of 100 bytes costs until it is
 in the child's line; the compiled `protobuf` would not save enough to be worth a dependency. The parser accepts what
-Java's accepts: it skips unknown fields, and of a repeated single field the last one counts.
+Java's parser accepts: it skips unknown fields, and if a single field is repeated, the last value counts.
 
-Everybody who may write to the stream can write aggregates. A digest does not keep a hostile producer from making a
-small one that takes very long to parse, or one whose user records all repeat a large key. So there are limits, far
-above anything that an honest producer makes; an aggregate beyond them is delivered as it came, like any malformed one.
-All work that grows with an aggregate is done in `Steps` of at most 2 ms.
+Everybody who may write to the stream can write aggregates. Although an aggregate ends with a digest, a hostile producer
+can make a small one that takes very long to parse, or one whose user records all repeat a large key. So there are
+limits, far above anything that an honest producer makes. An aggregate that exceeds one counts as malformed. All work
+whose amount depends on an aggregate is done in `Steps` of at most 2 ms.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DIGEST_BYTES = 16
 GROUP_DEPTH_MAX = 100
 """Java's limit for nested messages."""
 HASH_KEY_DIGITS_MAX = 39
-"""Digits of 2**128 - 1. A longer number is outside every range, so it is not converted."""
+"""Digits of 2**128 - 1, the highest hash key. A longer number is outside every range, so it is not converted."""
 
 KEY_CHARS_MAX = 256
 """Longest partition key, as in Kinesis and the KPL, and longest explicit hash key (39 digits, with zeros before
@@ -53,9 +54,9 @@ USER_RECORD_FRAME_BYTES = 200
 
 SLICE = 400
 """User records, keys or other fields that one step examines. Each takes about 1 us, those with the longest numbers
-4."""
+4 us."""
 OPENING = 10
-"""Cost of opening an aggregate, however small, in the same unit."""
+"""Cost of opening an aggregate of any size: as much as examining so many user records (SLICE)."""
 DIGEST_SLICE_BYTES = 512 * 1024
 """Bytes that one step digests, in about 1 ms."""
 
@@ -78,15 +79,15 @@ Payload: TypeAlias = bytes | bytearray
 Entry: TypeAlias = tuple[int, int, int, int]
 """A user record: index of its partition key, index of its explicit hash key (-1: none), start and end of its data."""
 Entries: TypeAlias = list[bytes | list[Entry]]
-"""User records in the order of the aggregate. All but the last list are packed into bytes: as objects they would take
-eight times the memory, and freeing them would take milliseconds."""
+"""User records in the order of the aggregate, as lists. All lists but the last are packed into bytes: as objects they
+would take eight times the memory, and freeing them would take milliseconds."""
 _ENTRY, _PLACE = Struct("4i"), Struct("2i")
 TEXTS_MAX = 5_000
-"""Most keys of a table that are kept as objects: freeing more would take milliseconds, too."""
+"""Most keys of a table that are kept as objects, because freeing more would take milliseconds, too."""
 KEYS_KEPT = 64
 """Most keys kept as JSON text while the user records of one aggregate are framed."""
 COPIED_BYTES_MAX = 64 * 1024
-"""Larger payloads are not copied, which would take time."""
+"""Larger payloads are not copied, to save time; a view is used."""
 
 
 class MalformedAggregateError(ValueError):
@@ -94,7 +95,7 @@ class MalformedAggregateError(ValueError):
 
 
 class MisroutedAggregateError(Exception):
-    """The aggregate was built for another shard: nothing of it is delivered."""
+    """The aggregate was built for another shard, so none of its user records is delivered."""
 
     def __init__(self, misrouted: Misrouted) -> None:
         super().__init__(f"user record {misrouted.sub_sequence} belongs to another shard")
@@ -145,7 +146,9 @@ class UserRecords:
 
 
 class _Keys:
-    """A table of keys. The first TEXTS_MAX are kept as texts, later ones as places in the data."""
+    """A table of keys. The first TEXTS_MAX keys are kept as texts; of later keys only their places in the data are
+    kept.
+    """
 
     __slots__ = ("_data", "_places", "_texts")
 
@@ -184,7 +187,7 @@ def _unpacked(entries: bytes | list[Entry]) -> Iterable[Entry]:
 
 
 class Work:
-    """The work left before the next yield, in units of SLICE. Many small aggregates share one step."""
+    """The work left in the present step, in units of SLICE. Many small aggregates share one step."""
 
     __slots__ = ("left",)
 
@@ -193,11 +196,11 @@ class Work:
 
 
 def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """Return the user records in a record's payload; None if it is not an aggregate, and is delivered as it came.
+    """Return the user records in a record's payload; None if the record is not an aggregate.
 
-    Raises MisroutedAggregateError if a user record does not belong to `hash_range` (None: unknown). Then the aggregate
-    was built for another shard, and its producer sends all of it again, so nothing of it may be delivered. Raises
-    MalformedAggregateError.
+    Raises MisroutedAggregateError if a user record does not belong to `hash_range` (None: unknown). The aggregate was
+    built for another shard then, and its producer sends all of it again, so no part of it may be delivered. Raises
+    MalformedAggregateError if the aggregate cannot be read or exceeds a limit.
     """
     if work.left <= 0:
         yield
@@ -226,7 +229,9 @@ def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Ste
 
 
 def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_range: HashRange | None) -> Steps[None]:
-    """Check that all user records are in the range. A malformed user record is reported first, wherever it is."""
+    """Check that all user records are in the range. Raises MisroutedAggregateError, but MalformedAggregateError if any
+    user record is malformed.
+    """
     misrouted: Misrouted | None = None
     before = 0
     for number, packed in enumerate(entries):
@@ -266,9 +271,9 @@ def _explicit_hash_key(key: str) -> int:
 
 
 def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Steps[None]:
-    """Check how many bytes the user records take in the child's line, not counting payloads.
+    """Check that the user records take at most `bytes_max` bytes in the child's line, not counting payloads.
 
-    Only if the aggregate has many tiny user records, each one has to be counted. Raises MalformedAggregateError.
+    Each user record is counted only if so many of them may exceed the limit. Raises MalformedAggregateError.
     """
     if sum([_count(some) for some in entries]) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return
@@ -291,13 +296,13 @@ def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Step
 def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_Keys, _Keys, Entries]]:
     """Return both key tables and the user records of the AggregatedRecord in `data[position:end]`.
 
-    A number may be read past `end`, into the digest; a field that crosses an end is refused. Raises IndexError if a
-    number crosses the end of the data, and StructError for an index that no table can have.
+    A number may be read past `end`, into the digest, but a field that ends after `end` is refused. Raises IndexError if
+    a number would go on after the end of the data, and StructError for an index that is too large for any table.
     """
     keys, hash_keys = _Keys(data), _Keys(data)
     entries: Entries = []
     count = 0
-    left, work.left = work.left, 0  # none is left if this raises
+    left, work.left = work.left, 0  # if this raises, the next aggregate begins with a new step
     while True:
         some: list[Entry] = []
         while position < end and left > 0:
@@ -331,9 +336,11 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
 
 
 def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
-    """Return a user record that is written as producers write it: each field once, in order, and no others.
+    """Return the user record at `data[position:end]` if it is written as producers write it: each field once, in order,
+    and no others.
 
-    None if it is written otherwise, or with numbers so long that reading them takes more than one unit of SLICE.
+    Return None if it is written otherwise, or if its numbers are so long that reading them takes more than one unit of
+    SLICE.
     """
     first = position
     if data[position] != _PARTITION_KEY_INDEX:
@@ -349,7 +356,7 @@ def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
 
 
 def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
-    """Return any user record, and how many fields it has."""
+    """Return the user record at `data[position:end]`, however it is written, and how many fields it has."""
     key = explicit = start = stop = _ABSENT
     fields = 0
     while position < end:
@@ -374,7 +381,7 @@ def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
 
 
 def _require_key_of_tag(data: Payload, position: int, end: int) -> int:
-    """Check that a tag has a key, and return how many fields the tag has."""
+    """Check that a tag of a user record (the KPL's message Tag) has a key. Return how many fields the tag has."""
     found = False
     fields = 0
     while position < end:
@@ -395,6 +402,7 @@ def _bounded(fields: int) -> int:
 
 
 def _tag(data: Payload, position: int) -> tuple[int, int]:
+    """Return the protobuf tag at `position` (field number and wire type), and where it ends."""
     tag = data[position]
     if tag < 0x80:
         return tag, position + 1
@@ -403,6 +411,7 @@ def _tag(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _number(data: Payload, position: int, end: int) -> tuple[int, int]:
+    """Return the number at `position`, and where it ends."""
     number = data[position]
     position += 1
     if number >= 0x80:
@@ -413,6 +422,7 @@ def _number(data: Payload, position: int, end: int) -> tuple[int, int]:
 
 
 def _varint(data: Payload, position: int) -> tuple[int, int]:
+    """Return the number of any length at `position`, and where it ends."""
     value = 0
     for shift in range(0, _VARINT_BITS_MAX, 7):
         byte = data[position]
@@ -424,7 +434,7 @@ def _varint(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]:
-    """Return where the content of a field begins and ends."""
+    """Return where the content of a field begins and ends. Its length is at `position`."""
     length = data[position]
     position += 1
     if length >= 0x80:
@@ -436,8 +446,8 @@ def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]
 
 
 def _skip(data: Payload, position: int, end: int, tag: int) -> tuple[int, int]:
-    """Skip a field that is not needed, with all fields inside if it is a group. Return where it ends and how many
-    fields it has.
+    """Skip the field with this tag; if it is a group, with all fields inside. Return where it ends and how many fields
+    were skipped.
     """
     groups: list[int] = []
     fields = 0

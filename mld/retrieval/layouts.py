@@ -1,8 +1,8 @@
-"""Reads the records of a GetRecords answer: any record field by field, or all records of one layout by one pattern.
-Pure.
+"""`RecordLayout`: patterns that read all records of a GetRecords answer that are written alike. Pure.
 
-Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). A service writes all its records in the same way,
-called a layout here. `columns_of` reads any record; `source_of_layout` and `compiled` make the pattern of its layout.
+Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). A service writes all its records in the same way, which
+is called a layout here. `columns_of` reads any record field by field. `source_of_layout` and `compiled` make the
+patterns for records that are written like this one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from mld.retrieval.json_scan import ARRAY, BACKSLASH, OBJECT, QUOTE
 from mld.retrieval.pieces import FRAME_IN_BASE64, MAGIC_IN_BASE64, NO_KEY, Columns
 
 LAYOUTS_KEPT_MAX = 64
-"""Compiled layouts kept for the next bodies. A service has one, and a second one for encrypted streams."""
+"""Most compiled layouts that are kept for the next bodies. A service has one, and another one for encrypted streams."""
 ARRIVAL_UNKNOWN = b"0"
-"""Milliseconds, sent for a record without an arrival time; only stand-ins of Kinesis have such records.
+"""Arrival time in milliseconds for a record that has none; only stand-ins of Kinesis have such records.
 
-Children compute with the field, so it must not be null. A 0 cannot be mistaken for a real time, but the time of our
-clock could."""
+Children compute with the field, so it must not be null. A 0 cannot be mistaken for a real time, but our own time
+could.
+"""
 _SINGLE_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b")"
 _PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
 
@@ -78,16 +79,19 @@ def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
 
 
 def _data(text: bytes) -> bytes:
-    if BACKSLASH not in text and len(text) % 4 == 2:  # of the two quotes
+    """Return the base64 text of a payload without quotes; if it is not plain, decode it and encode it again."""
+    if BACKSLASH not in text and len(text) % 4 == 2:  # base64 and the two quotes
         return text[1:-1]
     return b2a_base64(a2b_base64(json.loads(text.decode())), newline=False)
 
 
 def _key(text: bytes) -> bytes:
+    """Return a partition key as JSON text in ASCII."""
     return text if _plain_key(text) else quote(json.loads(text.decode())).encode()
 
 
 def _digits(text: bytes) -> bytes:
+    """Return a sequence number without quotes. Raises ValueError."""
     digits: str = json.loads(text.decode())
     if not (digits.isascii() and digits.isdigit()):
         raise ValueError(f"not a sequence number: {digits!r}")
@@ -111,7 +115,10 @@ def _arrival_ms(text: bytes) -> bytes:
 
 
 def _e9_millis(digits: bytes) -> bytes:
-    """Return milliseconds from the digits after the point in 1.763661600123E9; the service omits zeros at the end."""
+    """Return milliseconds, but without their first digit, from the digits after the point in 1.763661600123E9.
+
+    The service omits zeros at the end.
+    """
     return digits.ljust(_E9_DIGITS, b"0")
 
 
@@ -134,10 +141,11 @@ class RecordLayout:
     - `to_end` matches through the end of the array;
     - `to_next` matches up to the start of the next record.
 
-    The groups of a match hold fields of the record that ends there, then fields of the record that begins there. Put
-    the groups of all matches in one row, beginning with those of `head`: then `key` (None: no record has a key),
-    `sequence` and `time` are the indexes of the first record's fields. An arrival time is `time_head` followed by the
-    group if the group has `time_chars` characters, else by `time_fill(group)`.
+    The groups of a match hold the fields of the record that ends there, then those of the record that begins there. The
+    groups of all matches are put in one row, which begins with the groups of `head`. In this row, `key` (None: no
+    record has a key), `sequence` and `time` are the indexes of the first record's fields; each further record is
+    `groups` later. An arrival time is `time_head`, followed by the group if it has `time_chars` characters, else by
+    `time_fill(group)`.
     """
 
     head: re.Pattern[bytes]
@@ -156,8 +164,8 @@ class RecordLayout:
 
 
 class LayoutSource(NamedTuple):
-    """What a layout is compiled from: the patterns before and after the payload and between records, the names of their
-    groups, and how arrival times begin.
+    """What a layout is compiled from: the patterns for the text before the payload, after it and between two records,
+    the names of the fields in their groups, and the beginning that all arrival times have.
     """
 
     head: bytes
@@ -169,9 +177,7 @@ class LayoutSource(NamedTuple):
 
 
 def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
-    """Return the layout of the record `body[start:end]`; None if it is written so unusually that a pattern would not
-    pay.
-    """
+    """Return the layout of the record `body[start:end]`. None: it is so unusual that a pattern would rarely match."""
     parts: list[bytes] = []
     names: list[str] = []
     head: tuple[bytes, tuple[str, ...]] | None = None
@@ -209,6 +215,7 @@ def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: i
 
 
 def _pattern(name: str, value: bytes) -> bytes | None:
+    """Return the pattern for the values of a field, of which `value` is one; None if it is unusual."""
     if name == "PartitionKey":
         return b"(%b)" % _PLAIN_KEY if _plain_key(value) else None
     if name == "SequenceNumber":
@@ -221,6 +228,7 @@ def _pattern(name: str, value: bytes) -> bytes | None:
 
 
 def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
+    """Return the beginning in milliseconds that all arrival times have, and the pattern; None if `value` is unusual."""
     if value == b"null":
         return ARRIVAL_UNKNOWN, b"null()"
     if match := _e9_time(value):
@@ -230,7 +238,7 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 
 @lru_cache(LAYOUTS_KEPT_MAX)
 def compiled(source: LayoutSource) -> RecordLayout:
-    """Return the layout with its patterns compiled. That takes about 0.3 ms, so layouts are kept."""
+    """Return the layout with its patterns compiled. That takes about 0.3 ms, so the results are kept."""
     opening = source.head + b'"'
     before = b'"' + source.tail
     between = before + source.between + opening

@@ -1,10 +1,10 @@
-"""`Losses`: whether records were trimmed from the stream before they were read, and the report of such a loss.
+"""`Losses`: finds out whether records were trimmed from the stream before they were read, and reports such a loss.
 
-Rule: retrieval#lost-to-retention. A reader finds that the record it asked for is not there, or that the first record is
-later than it wanted (`starting_points`). That is harmless if the missing records would be younger than the retention,
-or if the stream still has older records: then there never was such a record. Only in such a case the stream is asked
-for its retention and its oldest record. The report names the records around the gap, and when they arrived; how many
-are lost cannot be known.
+Rule: retrieval#lost-to-retention. It begins when a reader finds that the record that it asked for is not there, or that
+the first record is later than it wanted (`starting_points`). Only then is the stream asked for its retention and its
+oldest record. The gap is harmless if the missing records would be younger than the retention. It is also harmless if
+the stream still has older records, because then the missing record never existed. The report of a loss names the
+records around the gap, and when they arrived; how many records are lost cannot be known.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ logger = logging.getLogger(__name__)
 RETENTION_MIN_S = 24 * 3600.0
 """The shortest retention that AWS allows."""
 RETENTION_SHARE = 0.95
-"""Records younger than this share of the retention are certainly there, even if the clocks of workers differ."""
+"""Records younger than this share of the retention are certainly in the stream, even if the clocks of workers
+differ.
+"""
 EVIDENCE_S = 10.0
-"""Longest wait for the retention and the oldest record of the stream; without them the loss is reported."""
+"""Longest wait for the retention and the oldest record of the stream. Without them, the gap is reported as a loss."""
 
 
 class Missing(Enum):
@@ -44,10 +46,11 @@ class Missing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What a reader found. `asked` is the record that it asked for, or the type of a start without a record.
+    """A gap that a reader found.
 
-    `first` is the record that came instead; None if nothing follows. `read_to_s` (epoch seconds): everything that had
-    arrived by then was read; None if unknown.
+    `asked` is the sequence number of the record that it asked for, or the type of its starting point if that names no
+    record. `first` is the record that came instead, and `first_arrival_s` its arrival time; None if no record follows.
+    `read_to_s` (epoch seconds): everything that had arrived by then was read; None if unknown.
     """
 
     asked: str
@@ -62,7 +65,7 @@ class Suspicion:
 
 
 def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None) -> Missing:
-    """Return what the missing record means. Records younger than `kept_s` seconds are certainly there. `oldest` is the
+    """Return what a gap means. Records younger than `kept_s` seconds are certainly in the stream. `oldest` is the
     sequence number of the oldest record of the shard; None if unknown.
     """
     read_to_s = suspicion.read_to_s
@@ -74,7 +77,9 @@ def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None)
 
 
 def in_words(suspicion: Suspicion) -> str:
-    """Return a text for people about the records that may be lost: after which record, before which one, and when."""
+    """Return a description of the records that may be lost: after which record and before which one, and when they
+    arrived.
+    """
     after = "" if suspicion.read_to_s is None else f"arrived after {iso_time(suspicion.read_to_s)}"
     until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
     if suspicion.first_arrival_s is not None:
@@ -85,7 +90,7 @@ def in_words(suspicion: Suspicion) -> str:
 
 
 def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: float) -> None:
-    """Log a loss, count it and add it to the events. A loss that was found before is only logged, at DEBUG."""
+    """Log a loss, count it and add it to the events. If the same loss was found before, only log it, at DEBUG."""
     words = in_words(suspicion)
     is_new = metrics.lost(suspicion.asked, suspicion.first, words, wall_s)
     logger.log(
@@ -97,15 +102,17 @@ def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: f
 
 @dataclass(eq=False, slots=True)
 class Proofs:
-    """Shared by the readers of a worker: whether one of them has warned that the stream could not be asked."""
+    """Shared by the readers of a worker: whether one of them has warned that the stream cannot be asked for its
+    retention and oldest record.
+    """
 
     is_lack_said: bool = False
 
 
 class Losses:
-    """Judges the records that the reader of one shard finds missing, and reports losses.
+    """Judges the gaps that the reader of one shard finds, and reports losses.
 
-    `source` is asked for the retention, and `streams` for the oldest record; None: that stays unknown.
+    `source` is asked for the retention, and `streams` for the oldest record; None: the oldest record stays unknown.
     """
 
     def __init__(
@@ -146,7 +153,11 @@ class Losses:
         report(suspicion, self._shard_id, self._metrics, now_s)
 
     async def _evidence(self, suspicion: Suspicion, now_s: float) -> tuple[float, str | None]:
-        """Return the age in seconds below which records are certainly there, and the oldest record of the shard."""
+        """Return the age in seconds below which records are certainly in the stream, and the oldest record of the
+        shard.
+
+        The oldest record is None if it is unknown or not needed.
+        """
         kept_s, oldest = RETENTION_MIN_S, None
         try:
             async with asyncio.timeout(EVIDENCE_S):

@@ -1,8 +1,8 @@
-"""When the next GetRecords may be sent. Pure: state and `now` in, seconds out.
+"""`delay_s`: decides when the next GetRecords may be sent. Pure.
 
-Rules: retrieval#pacing-of-reads. At the tip of the shard the idle interval applies. A reader that lags asks again after
-the catch-up interval. After failures it backs off exponentially with jitter, where Java waits for the idle interval.
-Times are monotonic seconds; all intervals count from the end of the previous call.
+Rules: retrieval#pacing-of-reads. At the tip of the shard a reader waits for the idle interval. If it lags, it waits for
+the catch-up interval only. After failures it waits longer and longer (exponential backoff with jitter), where Java
+waits for the idle interval. Times are monotonic seconds; all intervals count from the end of the previous call.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataclasses import dataclass, replace
 CALL_INTERVAL_MIN_S = 0.2
 """Kinesis allows 5 GetRecords a second for each shard, for all applications together."""
 ERROR_BACKOFF_S = 0.5
-"""First wait after an error, doubled with each further one. It is short, as most errors do not repeat."""
+"""First wait after an error; it doubles with each further error. It is short, because most errors do not repeat."""
 THROTTLE_BACKOFF_S = 1.0
 """First wait after throttling. Limits are per second, and a full answer of 10 MB may block a shard for 5 s."""
 BACKOFF_MAX_S = 10.0
-"""Longest wait, thus how late a reader may notice the end of an outage. It is far below the 5 minutes that an iterator
-lives."""
+"""Longest wait after errors. A reader may notice the end of an outage so much later. An iterator lives far longer (5
+minutes)."""
 BEAT_MAX_S = 0.1
-"""Beat of readers with the default interval of 1.5 s."""
+"""Longest beat (see `Pacing`): that of readers with the default idle interval of 1.5 s."""
 BACKOFF_DOUBLINGS_MAX = 10
-"""Keeps the power of two small; the longest wait is reached long before."""
+"""Most doublings of the first wait, so that the power of two stays small. BACKOFF_MAX_S is reached long before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """The configured intervals.
 
-    A reader that is further behind than `catch_up_from_s` waits for the catch-up interval. One that is closer to the
-    tip than `reduced_tps_threshold_s` waits at least for that threshold.
+    A reader that is further behind than `catch_up_from_s` waits for the catch-up interval. A reader that is less than
+    `reduced_tps_threshold_s` behind waits at least for `reduced_tps_threshold_s`.
 
-    With `beat_s` above 0 a wait at the tip is extended to the next multiple of it, which is the same for all readers.
-    Then one wake-up of the process serves several shards, which saves a third of the cost of an idle shard.
+    With `beat_s` above 0, a wait at the tip is extended until the clock shows a multiple of `beat_s`. So several
+    readers wake at the same moment, which saves a third of the cost of an idle shard.
     """
 
     idle_interval_s: float
@@ -47,8 +47,8 @@ class Pacing:
 class Pace:
     """How the previous call went.
 
-    `ended_s` None: there was no call yet. `failures` counts the errors in a row, and `first_backoff_s` is the first
-    wait that belongs to the kind of the last one.
+    `ended_s` is the time of its end; None if there was no call yet. `failures` counts the errors in a row, and
+    `first_backoff_s` is the first wait for errors of the same kind as the last one.
     """
 
     ended_s: float | None = None
@@ -63,7 +63,7 @@ def failed(pace: Pace, ended_s: float, first_backoff_s: float) -> Pace:
 
 
 def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
-    """Return the seconds to wait before the next call, 0 for none. `jitter` is a fresh random number in [0, 1)."""
+    """Return how many seconds to wait before the next call. `jitter` is a fresh random number in [0, 1)."""
     if pace.ended_s is None:
         return 0.0
     interval_s = (
@@ -78,11 +78,14 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
 
 
 def beat_of(idle_interval_s: float) -> float:
-    """Return the beat for an idle interval. It extends a wait by at most a fifteenth, on average by half of that."""
+    """Return the `beat_s` for an idle interval. It extends a wait by at most a fifteenth, on average by half of
+    that.
+    """
     return min(BEAT_MAX_S, idle_interval_s / 15)
 
 
 def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
+    """Return the interval for a reader that is so far behind; None: unknown."""
     if millis_behind_latest is None:
         return pacing.idle_interval_s
     behind_s = millis_behind_latest / 1000
@@ -92,8 +95,8 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
 
 
 def backoff_s(first_s: float, failures: int, jitter: float) -> float:
-    """Return the wait after so many failures: one half fixed, one half random. So readers that were throttled together
-    do not return together.
+    """Return the wait after so many failures in a row. One half of it is random, so that readers that were throttled at
+    the same time do not all return at the same time.
     """
     doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
     longest_s = min(BACKOFF_MAX_S, first_s * 2.0**doublings)

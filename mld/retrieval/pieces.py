@@ -1,9 +1,10 @@
-"""Records as pieces of the child's line: runs of whole records, framed, with a comma before each record. Pure.
+"""`Piece`: consecutive records in the form that they have in the line for the child. Pure.
 
-Rule: retrieval#raw-pages. A line consists of its head, its pieces without the first comma, and its tail. A piece is cut
-between two records where a checkpoint, an aggregate or a schema frame stands. Such cuts are rare, so no list of the
-records is kept: one pattern (`_AFTER_DATA`) walks over the text again. We framed the text ourselves, so the pattern
-matches whatever the answer of Kinesis looked like.
+Rule: retrieval#raw-pages. "Framed" means: written as a JSON object of the `processRecords` line, with a comma before
+it. A line consists of its head, its pieces without the first comma, and its tail. A piece has to be cut between two
+records if a checkpoint is between them, or if one of them is an aggregate or has a schema frame. Such cuts are rare, so
+no list of the records is kept; one pattern (`_AFTER_DATA`) finds them in the text. We framed the text ourselves, so the
+pattern always matches, whatever the answer of Kinesis looked like.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from typing import NamedTuple
 from mld.protocol.codec import PIECE_BYTES, RECORD_FRAME
 
 NO_KEY = b'""'
-"""JSON text, sent for a record without a partition key: the producer gave none, and Kinesis chose the shard.
+"""JSON text that is sent for a record without a partition key: the producer gave none, and Kinesis chose the shard.
 
-Children expect a string, and a real key has at least one character."""
+Children expect a string, and a real key has at least one character, so it cannot be mistaken for one."""
 MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
-"""Matches the beginning of a KPL aggregate: the bytes F3 89 9A C2, and either two bits of the next byte or the
-padding."""
+"""Matches the beginning of a KPL aggregate in base64: the bytes F3 89 9A C2. The last character also has two bits of
+the next byte or of the padding.
+"""
 FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
-"""Matches the beginning of a frame of the Glue Schema Registry: the byte 03, then 00 or 05."""
+"""Matches the beginning of a frame of the Glue Schema Registry in base64: the byte 03, then 00 or 05."""
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
 _OPENING = b"," + _DATA
 _KEY_TEXT = rb'("(?:[^"\\]|\\.)*")'
@@ -36,10 +38,10 @@ _AFTER_DATA = re.compile(
     + rb"(-?[0-9]+)"
     + re.escape(_END)
 )
-"""Matches from the quote that ends a payload to the end of a record outside aggregates: key, sequence number and
+"""Matches the rest of a framed record from the quote that ends its payload. The groups are key, sequence number and
 arrival time."""
 WRITTEN_BYTES_MAX = PIECE_BYTES + PIECE_BYTES // 2
-"""Longest text handed to the pipe at once: one piece, or several small ones joined."""
+"""Longest text that is handed to the pipe at once: one piece, or several small ones joined."""
 JOINED_BYTES_MAX = 2 * 1024 * 1024
 """Most bytes that are joined in one step; it takes well under 1 ms."""
 _PAD = b"="
@@ -55,10 +57,10 @@ class Columns(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Consecutive records, framed. `bears_frame` False: none of them has a frame of a schema registry; True: one may
-    have.
+    """Consecutive records, framed. `bears_frame` says whether any of them may have a frame of a schema registry.
 
-    `parts` are the text. A part may be a view of a large payload in the body; it is copied only on its way to the pipe.
+    `parts`, joined, are the text. A part may be a view of a large payload in the body; it is copied only when it is
+    written to the pipe.
     """
 
     parts: Sequence[bytes | memoryview]
@@ -71,7 +73,7 @@ class Piece(NamedTuple):
         return b"".join(self.parts)
 
     def texts(self) -> Iterator[bytes]:
-        """Yield the text in few parts. A payload of many megabytes stays in several, because joining them takes
+        """Yield the text in a few parts: in one, unless it has many megabytes, because joining those would take
         milliseconds.
         """
         if self.data_bytes <= JOINED_BYTES_MAX:
@@ -82,12 +84,14 @@ class Piece(NamedTuple):
                 yield bytes(part[start : start + WRITTEN_BYTES_MAX])
 
     def joined(self) -> Piece:
-        """Return the same piece with its text copied, so that it no longer refers to the body."""
+        """Return the same piece with its text in one part of its own, so that it does not keep the body in memory."""
         return self._replace(parts=(self.text,))
 
 
 class RecordPlace(NamedTuple):
-    """Where a framed record stands in a text. `start` is its comma; `found` matched everything after its payload."""
+    """Where a framed record is in a text. `start` is the place of its comma; `found` matches everything after its
+    payload.
+    """
 
     text: bytes
     start: int
@@ -121,7 +125,7 @@ class RecordPlace(NamedTuple):
 
 
 def framed(columns: Iterable[Columns]) -> bytes:
-    """Return the framed text of records that were read one by one."""
+    """Return the framed text of records, each given by its columns."""
     parts: list[bytes] = []
     for data, key, sequence, arrival_ms in columns:
         parts += (_OPENING, data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms, _END)
@@ -135,8 +139,8 @@ def framed_columns(
     time_head: bytes,
     times: list[bytes],
 ) -> list[bytes | memoryview]:
-    """Return the framed text of one or more records, in parts. Each list holds one field of all records;
-    `time_head` is the beginning that all arrival times share.
+    """Return the framed text of one or more records, in parts. Each list has one field of all records; `time_head` is
+    the beginning of all arrival times.
     """
     template = [_END + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
     parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
@@ -147,7 +151,7 @@ def framed_columns(
 
 
 def places(text: bytes) -> Iterator[RecordPlace]:
-    """Yield the records of a piece, one after the other."""
+    """Yield the places of the records in the text of a piece, in their order."""
     start, end = 0, len(text)
     while start < end:
         place = place_at(text, start)
@@ -179,9 +183,9 @@ def place_at(text: bytes, start: int = 0) -> RecordPlace:
 
 
 def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes]:
-    """Yield the line of these pieces in chunks for the pipe: small pieces joined, long ones cut."""
+    """Yield the line of these pieces in chunks for the pipe. Small pieces are joined, long ones cut."""
     held, size = [head], len(head)
-    start = 1  # without its comma
+    start = 1  # leaves out the comma of the first record
     for text in chain.from_iterable(piece.texts() for piece in pieces):
         if size + len(text) > WRITTEN_BYTES_MAX:
             if size > len(head):

@@ -1,11 +1,11 @@
 """`PollingReader`: reads one shard with GetRecords, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#one-page-at-a-time, retrieval#valid-answers, retrieval#polling-errors. This
-is the shell; `starting_points`, `pacing` and `answer_verdicts` decide what to do.
+module does the I/O; `starting_points`, `pacing` and `answer_verdicts` decide what to do.
 
 Promises: every record after the start is delivered, in order. The last record of a page may come again at the beginning
 of the next page, where the checkpoint filter removes it. The end of the shard is delivered only after all its records.
-Errors are retried for ever, because a reader cannot tell which of them last.
+Errors are retried for ever, because a reader cannot know which errors are permanent.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 30.0
 """Longest wait for an answer; Java's kinesisRequestTimeout."""
 ITERATOR_AGE_MAX_S = 270.0
-"""An iterator expires after 300 s; the reader replaces an older one than this without trying it."""
+"""An iterator expires after 300 s. The reader does not try an iterator that is older than this, but gets a new one."""
 
 
 class PollingReader(ShardReader):
-    """Reads one shard by GetRecords with a Limit of `max_records`, or less if its share of the budget has no room for
-    so many.
+    """Reads one shard by GetRecords. The Limit is `max_records`, or less if that many records might not fit into the
+    reader's share of the memory budget.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PollingReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`. It gets the first iterator."""
+        """See `ShardReader.start`. Asks Kinesis for the first iterator."""
         start = self._starting_point(checkpoint, initial, anchor)
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor, read_to_s)
@@ -111,6 +111,7 @@ class PollingReader(ShardReader):
     # --- the fetch task -----------------------------------------------------------------------------------------------
 
     async def _prefetch(self, missing: bool) -> None:
+        """Fetch pages until the shard ends. `missing` says that the first iterator was refused as "not found"."""
         if missing:
             await self._report_missing()
         ended = False
@@ -128,7 +129,7 @@ class PollingReader(ShardReader):
                 await self._recover(self._stream_error(error, "fetching records"))
 
     async def _fetch(self) -> bool:
-        """Ask for one page and deliver it; True if it ended the shard."""
+        """Ask for one page and deliver it. Return whether it ended the shard."""
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         limit = prefetch.records_wanted(self._max_records, self._budget.share, self._record_bytes)
@@ -153,6 +154,7 @@ class PollingReader(ShardReader):
         return self._hand_over(before, page, verdict, is_full=page.count >= (limit or prefetch.ANSWER_RECORDS_MAX))
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
+        """Go on after a valid page: note the place, the next iterator, the size of records and the lag."""
         assert self._state is not None
         self._state = starting_points.advanced(self._state, page, asked_wall_s, asked_s)
         self._iterator = page.next_iterator
@@ -163,11 +165,12 @@ class PollingReader(ShardReader):
         self._recovered()
 
     async def _recover(self, error: StreamError) -> None:
+        """Decide what to do about an error, and log it. If the shard is not found, tell its consumer, and wait."""
         reaction = reaction_to(error)
         is_slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
         first_backoff_s = pacing.THROTTLE_BACKOFF_S if is_slower else pacing.ERROR_BACKOFF_S
         self._pace = pacing.failed(self._pace, self._clock.monotonic(), first_backoff_s)
-        # Iterators expire in normal operation.
+        # An expired iterator is no reason for a warning: iterators expire in normal operation.
         level = self._level_of(error, logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING)
         logger.log(
             level,
@@ -185,6 +188,7 @@ class PollingReader(ShardReader):
     # --- iterators ----------------------------------------------------------------------------------------------------
 
     async def _fresh_iterator(self) -> str:
+        """Return the iterator of the last answer, or a new one if that is too old or the last record must be proved."""
         assert self._state is not None
         now_s = self._clock.monotonic()
         is_fresh = self._iterator is not None and now_s - self._iterator_issued_s < ITERATOR_AGE_MAX_S
@@ -194,6 +198,7 @@ class PollingReader(ShardReader):
         return await self._renew_iterator(starting_points.restart_point(self._state))
 
     async def _renew_iterator(self, point: StartingPoint) -> str:
+        """Ask Kinesis for an iterator at `point`, and return it."""
         issued_s = self._clock.monotonic()
         try:
             iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
@@ -217,6 +222,7 @@ class PollingReader(ShardReader):
         return {"action": action, "shard": self.shard_id, "took_ms": millis_since(self._clock, asked_s)}
 
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
+        """Return the answer to `call`. Raises StreamError if it fails or takes longer than CALL_TIMEOUT_S."""
         try:
             with self._call_limit:
                 return await contained(call, f"asking for {operation}", self.shard_id)

@@ -1,9 +1,8 @@
-"""`PrefetchBuffer`: what a reader has fetched and its consumer has not taken, and whether one more answer has room.
-Pure.
+"""`PrefetchBuffer`: holds the records that a reader has fetched and its consumer has not taken yet. Pure.
 
-Rules: retrieval#prefetch-limits. Room is tested before a fetch, so the buffer may exceed its limits by one answer (10
-MB). A batch no longer counts once the consumer has taken it: at the peak, the buffer is full while one batch is
-processed. The buffer never waits; the reader does.
+Rules: retrieval#prefetch-limits. The reader asks before each fetch whether the buffer has room, so the buffer may
+exceed its limits by one answer (10 MB). When the consumer takes a batch, the batch no longer counts: at the peak, the
+buffer is full while one batch is processed. The buffer never waits; the reader does.
 
 Unlike in Java, all readers of a worker share a `Budget` (retrieval#memory-budget) in equal parts. So a thousand lagging
 shards do not hold a thousand times 8 MiB, and a slow child stops only its own reader. Shares count memory, not payload:
@@ -20,22 +19,25 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 PAGES_MAX = 4
-"""Java's maxPendingProcessRecordsInput under polling."""
+"""Most pages in the buffer of a polling reader: Java's maxPendingProcessRecordsInput."""
 BYTES_MAX = 8 * 1024 * 1024
 RECORDS_MAX = 30_000
 ANSWER_BYTES_MAX = 10 * 1024 * 1024
 """Limit of Kinesis for one GetRecords answer."""
 ANSWER_RECORDS_MAX = 10_000
 ANSWER_RECORDS_MIN = 10
-"""The reader never asks for fewer, even if these do not fit: the calls would cost more than the memory."""
+"""Smallest Limit of GetRecords, even if so many records may not fit: more calls would cost more than the memory."""
 RECORD_BYTES_ASSUMED = 10 * 1024
-"""Assumed size of a record before the first one is seen. It is larger than most, as all readers start at once."""
+"""Assumed size of a record before the reader has seen one. It is larger than most records, because all readers start at
+the same time."""
 RECORD_OVERHEAD_BYTES = 400
-"""Memory of a record besides its base64: about 170 bytes of text around it, and the places of its columns."""
+"""Memory of a record besides its payload in base64: about 170 bytes of text around that, and the places of its
+fields.
+"""
 
 
 def memory_bytes(records: int, data_bytes: int) -> int:
-    """Return the bytes of memory that waiting records with so much payload take."""
+    """Return the bytes of memory that `records` waiting records take if their payloads have `data_bytes`."""
     return data_bytes * 4 // 3 + records * RECORD_OVERHEAD_BYTES
 
 
@@ -43,7 +45,7 @@ ANSWER_MEMORY_BYTES_MAX = memory_bytes(ANSWER_RECORDS_MAX, ANSWER_BYTES_MAX)
 
 
 class Budget:
-    """Bytes that the buffers of all readers may hold together; the module says how they are shared."""
+    """The bytes of memory that the buffers of all readers may take together. All readers have equal shares."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -65,9 +67,10 @@ class Budget:
 
 
 def records_wanted(records_max: int | None, share: int, record_bytes: float | None) -> int | None:
-    """Return the Limit of the next GetRecords: `records_max`, or less if such an answer might exceed half the share.
+    """Return the Limit of the next GetRecords: `records_max`, or less if the answer might exceed half the share.
 
-    `record_bytes` is the mean size of recent records, None before the first. None as result: no Limit.
+    `record_bytes` is the mean payload of recent records, None before the first record. If the result is None, no Limit
+    is sent.
     """
     if share // 2 >= ANSWER_MEMORY_BYTES_MAX:
         return records_max
@@ -88,7 +91,7 @@ class PrefetchBuffer(Generic[T]):
 
     @property
     def has_room(self) -> bool:
-        """True if the buffer is empty, or no limit is reached yet."""
+        """Whether one more answer may be fetched: the buffer is empty, or no limit is reached yet."""
         return not self._items or (
             len(self._items) < self._pages_max
             and self._bytes < BYTES_MAX
@@ -117,7 +120,7 @@ class PrefetchBuffer(Generic[T]):
         self._records = self._bytes = 0
 
     def take(self) -> T | None:
-        """Return the oldest item, or None if there is none."""
+        """Remove and return the oldest item; None if the buffer is empty."""
         if not self._items:
             return None
         item, records, data_bytes = self._items.popleft()

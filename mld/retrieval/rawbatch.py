@@ -1,8 +1,9 @@
-"""Frames the records of a page that the child has not had yet as one `processRecords` line. Pure.
+"""`RawBatch`, `RawAggregatesBatch`: make one `processRecords` line of the records of a page that the child has not had
+yet. Pure.
 
-Rules: retrieval#order-of-preparation and retrieval#hash-range-rule. The line of a `RawBatch`, which has no aggregates,
-is made of its pieces unchanged. A `RawAggregatesBatch` opens its KPL aggregates while the line is framed. It does so
-in steps, because the producer decides how much work an aggregate is.
+Rules: retrieval#order-of-preparation and retrieval#hash-range-rule. A `RawBatch` has no aggregates; its line consists
+of its pieces, unchanged. A `RawAggregatesBatch` opens its KPL aggregates while its line is made. It does so in steps,
+because the producer decides how much work an aggregate is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ T = TypeVar("T")
 PLACES_PER_STEP = 500
 """Records examined in one step if none of them is delivered; such a step takes about 1 ms."""
 DECODED_PER_STEP_CHARS = 512 * 1024
-"""Base64 characters decoded in one step, in about 1 ms. A multiple of 4, so that the decoded parts can be joined."""
+"""Base64 characters decoded in one step, in about 1 ms. It is a multiple of 4, so that each part can be decoded
+alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class RawBatch(PlainBatch):
         return sum([piece.data_bytes for piece in self.pieces])
 
     def around_frames(self) -> list[tuple[RawBatch, bool]]:
-        """Split the batch, keeping the order: batches without schema frames (False), and single records that may have
-        one (True).
+        """Split the batch, keeping the order, into batches without schema frames (returned with False) and batches of
+        one record that may have a schema frame (True).
         """
         parts: list[tuple[RawBatch, bool]] = []
         plain: list[Piece] = []
@@ -71,6 +74,7 @@ class RawBatch(PlainBatch):
         return [*parts, (self._of(plain), False)] if plain else parts
 
     def _of(self, pieces: Sequence[Piece]) -> RawBatch:
+        """Return a batch of some of the pieces."""
         return RawBatch(pieces, self.largest, self.millis_behind_latest)
 
     def line(self) -> Iterator[bytes]:
@@ -79,10 +83,10 @@ class RawBatch(PlainBatch):
 
 
 class RawAggregatesBatch:
-    """User records of a page with aggregates, which are opened one by one while the line is framed.
+    """The user records of a page that has aggregates. The aggregates are opened one by one while the line is made.
 
-    `count`, `data_bytes`, `malformed` and `misrouted` describe the latest `line`, and grow while it is read. `floor` is
-    the position, as sequence and sub-sequence number, after which records are delivered.
+    `count`, `data_bytes`, `malformed` and `misrouted` describe the line that was last begun, and grow while it is made.
+    Records after the position `floor` (sequence and sub-sequence number) are delivered.
     """
 
     def __init__(
@@ -105,13 +109,14 @@ class RawAggregatesBatch:
 
     @property
     def largest(self) -> Position | None:
-        """The highest position that is delivered; None if nothing is."""
+        """The highest position that is delivered; None if no record is delivered."""
         finish(self.opening())
         return self._largest
 
     def opening(self) -> Steps[None]:
-        """Find the last record that is delivered, by opening aggregates from the end. It is the highest position that a
-        checkpoint may name.
+        """Find the last record that is delivered, by opening aggregates from the end of the page.
+
+        Its position is the highest that a checkpoint may name.
         """
         places = self._places
         while places and not self._is_largest_known:
@@ -156,7 +161,7 @@ class RawAggregatesBatch:
             elif users:
                 self.count += 1
                 self.data_bytes += place.data_bytes
-                start = place.start + (not separator)  # the first one has no comma
+                start = place.start + (not separator)  # the first record of the line has no comma
                 separator = b","
                 while place.end - start > PIECE_BYTES:
                     parts.append(place.text[start : start + PIECE_BYTES])
@@ -176,8 +181,8 @@ class RawAggregatesBatch:
         yield b"".join(parts)
 
     def _user_records(self, place: RecordPlace) -> Steps[UserRecords | RecordPlace | None]:
-        """Return what is delivered of a record: the user records of its aggregate, its place if it goes to the child
-        unchanged, or None.
+        """Return what is delivered of a record: the user records of its aggregate, its place if it is delivered
+        unchanged, or None if it is not delivered.
         """
         number = int(place.sequence)
         as_it_is = place if (number, 0) > self._floor else None
@@ -200,7 +205,7 @@ class RawAggregatesBatch:
 
 
 def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
-    """Return the result of `steps`; after each step, let the loop run other tasks."""
+    """Return the result of `steps`. After each step yield A_TURN, so that the loop can run other tasks."""
     while True:
         try:
             next(steps)
@@ -214,7 +219,7 @@ def _decoded(text: bytes, start: int, end: int) -> Steps[bytes | bytearray]:
     """Return the bytes of base64 text, decoded in steps."""
     if end - start <= DECODED_PER_STEP_CHARS:
         return a2b_base64(text[start:end])
-    data = bytearray()  # grows in place; joining the parts at the end would take milliseconds in one step
+    data = bytearray()  # it grows in place; to join the parts at the end would be a single step of milliseconds
     for at in range(start, end, DECODED_PER_STEP_CHARS):
         data += a2b_base64(text[at : min(end, at + DECODED_PER_STEP_CHARS)])
         yield

@@ -1,18 +1,19 @@
-"""Reads the body of a GetRecords answer in one pass: its records, framed as the child gets them. Pure.
+"""`PageMaker`: makes a page from the body of a GetRecords answer in one pass, its records framed for the child. Pure.
 
-Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before any of it is used: anything but legal JSON
-of the documented form is a ValueError, never fewer records. Payloads stay base64 text; nothing is decoded unasked.
+Rules: retrieval#raw-pages; AWS JSON 1.1. The whole body is checked before any of it is used. If it is not legal JSON of
+the documented form, a ValueError is raised; records are never left out. Payloads stay base64 text and are not decoded.
 
-A body may come in parts, which are read while they are in the processor's cache and then dropped: what is left of them
-are pieces of the child's line (`rawpage`), and what the rules have to know of all records. Where a part ends nobody
-knows: what cannot be read yet is kept and read again with what follows, and only the last part says what is wrong.
+A body may come in parts. Each part is read while it is in the processor's cache, and then dropped. What remains are
+pieces of the child's line (`pieces`), and the facts about all records that the rules need. A part may end anywhere. If
+its end cannot be read yet, that end is kept, and read again together with the next part. Whether it is wrong or only
+cut off is decided when the last part is read.
 
-What makes it fast: a service writes all records alike, so the first record of a body is taken apart slowly, field by
-field, and turned into a `RecordLayout`: one regular expression for everything between the end of a record's payload and
-the start of the next one's. From then on a record costs one `find` of the quote that ends its payload, and one match;
-the rest is done column by column. A record that deviates (escapes, other fields, another order, white space) is read
-slowly by itself, and a layout is learned from it. Fast or slow, the pieces are the same bytes; tests/fuzz compares them
-with what botocore makes of a body.
+It is fast because a service writes all records alike. The first record of a body is read slowly, field by field, and
+turned into a `RecordLayout`: one regular expression for everything between the end of a record's payload and the start
+of the next payload. From then on a record costs one `find` of the quote that ends its payload, and one match; the rest
+is done for all records at once, field by field. If a record deviates (escapes, other fields, another order, white
+space), it is read slowly, and a new layout is learned from it. The pieces are the same bytes either way; tests/fuzz
+compares them with what botocore reads from a body.
 """
 
 from __future__ import annotations
@@ -46,59 +47,69 @@ from mld.retrieval.rawpage import RawPage, Sequences
 T = TypeVar("T")
 
 LAYOUTS_MAX = 8
-"""Layouts learned from one body; records of further kinds are read slowly, as learning costs some 0.1 ms."""
+"""Most layouts that are learned from one body. Further kinds of records are read slowly, as learning costs some 0.1
+ms.
+"""
 PART_BYTES = PIECE_BYTES
-"""What is read at a time of a body that comes in parts."""
+"""How many bytes of a body that comes in parts are collected before they are read."""
 FRAME_BYTES = 200
-"""Approximate size of a record besides payload and key, so that tiny ones count too."""
+"""Approximate size of a framed record besides payload and key, so that tiny records count, too."""
 EMPTY_BYTES_MAX = 4 * 1024
-"""Of an answer that may have no records: an iterator has 200 to 300, a child shard as many."""
+"""Longest body that is tested for having no records (`_without_records`). An iterator in it has 200 to 300 bytes, and
+so has each child shard.
+"""
 CUT_OFF_BYTES = PART_BYTES // 4
-"""What is left of a part that was read fast, if it is less than this, is the beginning of a record that goes on."""
+"""If fast reading stops at a record, and less than this is left of the part, the record is taken for one that goes on
+in the next part, and not for one that deviates.
+"""
 VIEWED_CHARS_MIN = 4 * 1024
-"""Payloads above this stay where they came in; a view of a smaller one takes more time and memory than a copy saves."""
+"""Larger payloads are not copied out of the body, but viewed. For smaller ones a view costs more time and memory than a
+copy."""
 NOT_LEGAL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What is raised for a body that is not as documented."""
+"""Errors that are raised inside this module for a body that is not as documented."""
 _END_OF_DATA = itemgetter(slice(-2, None))
-"""Where padding is."""
+"""Takes the last two characters of a payload, in which the padding is."""
 _recent: list[RecordLayout | None] = [None]
-"""The layout learned last, so that a short answer costs no learning. A memo: what a body says does not depend on it."""
+"""The layout that was learned last, so that a short answer needs no learning. It saves time only: the result for a body
+does not depend on it."""
 _recent_size: list[bool] = [False]
-"""Whether payloads read last were large. A memo, too."""
+"""Whether the payloads that were read last were large. It saves time only, too."""
 
 _strict_json = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 @dataclass(frozen=True, slots=True)
 class PageMaker:
-    """Makes pages of bodies. Raises MalformedBodyError if a body is not as documented."""
+    """Makes pages from bodies. Raises MalformedBodyError if a body is not as documented."""
 
     going_on: str
-    """The member that becomes `next_iterator`."""
+    """Name of the member of the body that becomes `next_iterator` of the page."""
 
     def __call__(self, body: bytes) -> RawPage:
         return self.in_parts().end(body)
 
     @property
     def wants_parts(self) -> bool:
-        """Large payloads stay where they came in, and a body in one piece needs no copies between its parts."""
+        """Whether the next large body had better come in parts: yes, unless its payloads are large. Large payloads are
+        not copied out of a body in one piece.
+        """
         return not _recent_size[0]
 
     def in_parts(self, part_bytes: int = PART_BYTES) -> BodyReader:
-        """Make the reader of a body that comes in parts, of which so much is read at a time."""
+        """Make the reader of a body that comes in parts. It reads each time that `part_bytes` have come."""
         return BodyReader(self.going_on, part_bytes)
 
 
 page_of = PageMaker("NextShardIterator")
-"""Of a GetRecords answer."""
+"""Makes a page from a GetRecords answer."""
 page_of_event = PageMaker("ContinuationSequenceNumber")
-"""Of a SubscribeToShardEvent."""
+"""Makes a page from a SubscribeToShardEvent."""
 
 
 class BodyReader:
-    """Makes the page of one body, given in parts; see `PageMaker`.
+    """Makes the page from one body that is given in parts; see `PageMaker`.
 
-    What is kept of the parts that were read is what cannot be told yet from a text that is cut off.
+    It keeps the text of parts only from the place on where nobody can tell yet whether the text is wrong or cut off.
     """
 
     def __init__(self, going_on: str, part_bytes: int) -> None:
@@ -112,17 +123,17 @@ class BodyReader:
 
     @property
     def by_pattern(self) -> int:
-        """How many of the records were read fast."""
+        """How many records were read fast, by the pattern of a layout."""
         return 0 if self._records is None else self._records.by_pattern
 
     def feed(self, part: bytes) -> None:
-        """Take the next part of the body. Raises nothing: whatever is wrong with it, `end` says."""
+        """Take the next part of the body. Never raises: if the part is wrong, `end` raises the error."""
         self._parts.append(part)
         self._waiting += len(part)
         if self._waiting < self._enough or (self._records is not None and self._records.is_over):
             return
         scan = Scan(b"".join(self._parts))
-        with contextlib.suppress(*NOT_LEGAL):  # as far as it has come
+        with contextlib.suppress(*NOT_LEGAL):  # the text ends somewhere, or it is wrong: `end` finds out
             self._read(scan, more=True)
         at = 0 if self._records is None else self._records.at
         rest = scan.body[at:]
@@ -130,7 +141,7 @@ class BodyReader:
         self._enough = len(rest) + self._part_bytes if at else 2 * len(rest)
 
     def end(self, last: bytes = b"") -> RawPage:
-        """Return the page of the body that ends with `last`. Raises MalformedBodyError."""
+        """Return the page for the body, of which `last` is the last part. Raises MalformedBodyError."""
         try:
             return self._page(last)
         except NOT_LEGAL as error:
@@ -159,7 +170,9 @@ class BodyReader:
         )
 
     def _read(self, scan: Scan, *, more: bool) -> None:
-        """Read on to the end of the records, and unless there is `more` to come, to that of the body's object."""
+        """Go on reading: with `more` to come, up to the end of the records; otherwise up to the end of the whole
+        object.
+        """
         is_resumed = self._records is not None
         if self._records is None:
             scan.expect(OBJECT)
@@ -180,12 +193,12 @@ class BodyReader:
 
 
 class _Records:
-    """Reads the array that begins at the place of `scan`."""
+    """Reads the array of records that begins at the place of `scan`."""
 
     def __init__(self, scan: Scan) -> None:
         scan.expect(ARRAY)
         self.at = scan.at
-        """What is before this place of the text is done with."""
+        """The text before this place has been read, and is not needed any more."""
         self.is_over = False
         self.pieces: list[Piece] = []
         self.sequences = Sequences()
@@ -196,12 +209,14 @@ class _Records:
         self._layout = _recent[0]
         self._sources: set[LayoutSource] = set()
         self._odd: list[Columns] = []
-        """Records read by themselves that are in no piece yet."""
+        """Records that were read slowly and are not in a piece yet."""
         self._odd_bytes = 0
         self._backslash = 0
 
     def read(self, scan: Scan, *, more: bool) -> None:
-        """Read on to the end of the array. Raises one of NOT_LEGAL where the text is wrong, or ends: `more` comes."""
+        """Go on reading up to the end of the array. Raises one of NOT_LEGAL if the text is wrong, or ends before the
+        array does. `more` says that a further part will come.
+        """
         self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
         while True:
             self.at = scan.at
@@ -227,7 +242,9 @@ class _Records:
         self.is_over = True
 
     def _read_regular(self, scan: Scan, layout: RecordLayout) -> bool:
-        """Read records of one layout; True at the end of the array, else the scan stands before one that deviates."""
+        """Read records of one layout. Return True at the end of the array, and False if the next record deviates from
+        the layout; the scan is before this record then.
+        """
         body, plain_end, find = scan.body, self._backslash, scan.body.find
         head = match = layout.head.match(body, scan.at)
         if match is None:
@@ -246,7 +263,7 @@ class _Records:
             while start < limit:
                 end = find(b'"', start, plain_end)
                 found = to_plain(body, end)
-                if found is None:  # nor is it if `end` is none
+                if found is None:  # as it is if no quote was found, so that `end` is -1
                     found = layout.to_any.match(body, end)
                     if found is not None:
                         self._look_at_payload(body, found.end())
@@ -274,18 +291,21 @@ class _Records:
         return ended
 
     def _look_at_payload(self, body: bytes, start: int) -> None:
+        """Note whether the payload at `start` may be an aggregate, or may have a schema frame."""
         self.bears_magic = self.bears_magic or MAGIC_IN_BASE64.match(body, start) is not None
         self._bears_frame = self._bears_frame or FRAME_IN_BASE64.match(body, start) is not None
 
     def _to_plain(self, layout: RecordLayout) -> Callable[[bytes, int], re.Match[bytes] | None]:
-        """Return what matches up to a payload of which there is nothing to learn."""
+        """Return the pattern that matches up to the next payload if `_look_at_payload` has nothing to note about it."""
         return (layout.to_single if self._bears_frame else layout.to_plain).match
 
     def _add_regular(
         self, layout: RecordLayout, columns: list[bytes], datas: list[bytes | memoryview], stays_in_parts: bool
     ) -> None:
-        """Add regular records; `columns` are the groups of the head of the first record, then those of each match
-        after a payload.
+        """Add a piece with records of one layout.
+
+        `columns` are the groups of the match of the first record's head, then those of the match after each payload.
+        With `stays_in_parts` the payloads are views of the body, and are not joined.
         """
         self._flush_odd()
         step = layout.groups
@@ -304,7 +324,7 @@ class _Records:
         self.by_pattern += len(datas)
 
     def _read_irregular(self, scan: Scan) -> None:
-        """Read one record by its fields, and learn how the next ones may be written."""
+        """Read one record field by field, and learn its layout, because the next records may have it, too."""
         body = scan.body
         members: dict[str, Member] = {}
         twice = False
@@ -329,13 +349,14 @@ class _Records:
             self._learn(source)
 
     def _flush_odd(self) -> None:
-        """Add the records that were read by themselves."""
+        """Add a piece with the records that were read slowly."""
         if self._odd:
             data_bytes = sum([size_of(columns.data) for columns in self._odd])
             self.pieces.append(Piece((framed(self._odd),), len(self._odd), data_bytes, self._bears_frame))
             self._odd, self._odd_bytes = [], 0
 
     def _learn(self, source: LayoutSource) -> None:
+        """Read the next records by this layout, unless too many layouts were learned from this body."""
         if source not in self._sources and len(self._sources) < LAYOUTS_MAX:
             self._sources.add(source)
         if source in self._sources:
@@ -343,7 +364,10 @@ class _Records:
 
 
 def _without_records(body: bytes) -> dict[str, object] | None:
-    """Return the members of a body that surely has no records, in a fifth of the time; None if that is not sure."""
+    """Return the members of a body that certainly has no records; None if it may have some.
+
+    This takes a fifth of the time that the general way takes.
+    """
     if len(body) > EMPTY_BYTES_MAX or body.count(b"Records") != 1 or b"\\" in body or b'"Records":[]' not in body:
         return None
     with contextlib.suppress(ValueError, RecursionError):
@@ -354,10 +378,12 @@ def _without_records(body: bytes) -> dict[str, object] | None:
 
 
 def _typed(value: object, kind: type[T], name: str) -> T | None:
+    """Return `value` if it is None or of this type; raise ValueError if it is not."""
     if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
         return value
     raise ValueError(f"{name} is a {type(value).__name__}")
 
 
 def _found(place: int, otherwise: int) -> int:
+    """Return the result of `find`, or `otherwise` if nothing was found."""
     return otherwise if place < 0 else place

@@ -1,13 +1,13 @@
-"""`RawPage`: the records of one answer as pieces of the child's line, framed while the body was checked. Pure.
+"""`RawPage`: the records of one answer as pieces of the child's line. Pure.
 
 Rules: retrieval#order-of-preparation, retrieval#checkpoint-filter, retrieval#hash-range-rule and retrieval#raw-pages.
 Records are dropped only by the checkpoint filter, and aggregates only by the hash-range rule. Payloads stay base64
 text; only aggregates are decoded, and only while their line is framed (`rawbatch`).
 
-Making a page from a large body takes some milliseconds, so it is done in the thread that reads the body. The event loop
-passes the pieces on unchanged. Where the loop must look inside a piece, for example for a checkpoint, it works in steps
-of well under 2 ms. The plain page in `tests/support/pages.py` is the reference: for every body both give the same
-values, and the same lines byte for byte.
+A large page takes some milliseconds to make (`rawbody`), so it is made in the thread that reads the body. The event
+loop passes the pieces on unchanged. If it must look inside a piece, for example for a checkpoint, it works in steps of
+well under 2 ms. The plain page in `tests/support/pages.py` is the reference: for every body both have the same values,
+and make the same lines byte for byte.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mld.retrieval.rawbatch import RawAggregatesBatch, RawBatch
 
 
 class Sequences:
-    """The facts about the sequence numbers of a page that the rules need: first, last, lowest, highest, and their
-    order.
+    """The facts that the rules need about the sequence numbers of a page: the first, last, lowest and highest, and
+    whether they are in order.
     """
 
     __slots__ = ("count", "first", "highest", "is_ordered", "last", "lowest")
@@ -35,12 +35,13 @@ class Sequences:
         self.count = 0
         self.first = self.last = self.lowest = self.highest = b""
         self.is_ordered = True
-        """Each number is greater than the one before, and all have the same length; nearly always true in a shard."""
+        """Whether each number is greater than the one before, and all have the same length. Nearly always true."""
 
     def add(self, numbers: list[bytes]) -> None:
         """Add the next numbers of the page, at least one.
 
-        Numbers of one length sort as texts as they do as integers, and comparing texts is much faster.
+        As long as all have the same length, they are compared as texts: the result is the same as with integers, and
+        much faster.
         """
         row = [self.last, *numbers] if self.count else numbers
         if not self.count:
@@ -67,7 +68,7 @@ class RawPage:
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...] = ()
     in_order: list[RecordPlace] = field(init=False, default_factory=list)
-    """Places of all records by sequence number; empty if the page cannot have aggregates."""
+    """Places of all records, sorted by sequence number; empty if the page cannot have aggregates."""
 
     def __post_init__(self) -> None:
         if self.bears_magic:
@@ -119,7 +120,7 @@ class RawPage:
         lag_ms = self.millis_behind_latest
         if not self.count or position.is_shard_end:
             return RawBatch((), None, lag_ms)
-        number = -1 if position.number is None else position.number  # all records come after the other sentinels
+        number = -1 if position.number is None else position.number  # all records are after TRIM_HORIZON and the like
         if self.bears_magic:
             return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms)
         below = number - (position.sub < 0)
@@ -127,8 +128,8 @@ class RawPage:
         return RawBatch(pieces, Position(self.sequences.highest.decode()) if pieces else None, lag_ms)
 
     def _pieces_above(self, below: int) -> Iterator[Piece]:
-        """Yield pieces with the records whose sequence number is above `below`. If the page is in order, at most one is
-        cut.
+        """Yield pieces with the records whose sequence number is above `below`. If the page is in order, at most one
+        piece has to be cut.
         """
         pieces = self.pieces
         if not self.sequences.is_ordered:
@@ -145,7 +146,9 @@ class RawPage:
 
 
 def _rest_above(piece: Piece, below: int) -> Piece | None:
-    """Return the part of an ordered piece whose sequence numbers are above `below`; None if there is none."""
+    """Return the part of an ordered piece whose sequence numbers are above `below`; None if no record has such a
+    number.
+    """
     count, data_bytes = piece.records, piece.data_bytes
     for place in places(piece.text):
         if int(place.sequence) > below:

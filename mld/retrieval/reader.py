@@ -1,8 +1,9 @@
 """`ShardReader`: a task that fetches one shard into a bounded buffer, from which its consumer takes.
 
 Rules: retrieval#reader-promises, retrieval#prefetch-limits. The subclasses `polling.PollingReader` and
-`fanout.FanOutReader` bring the coroutine that fetches. A reader never drops a page, and never ends a shard because
-Kinesis does not find it. It reports records that the stream dropped before they were read (`losses`).
+`fanout.FanOutReader` have the coroutine that fetches. A reader never drops a page with new records, and never takes a
+shard for ended because Kinesis does not find it. It reports records that the stream dropped before they were read
+(`losses`).
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_p
 logger = logging.getLogger(__name__)
 
 SAY_EVERY_S = 5.0
-"""How often a reader reports progress. It does not report each of its polls, of which there may be hundreds a
-second."""
+"""How often a reader reports progress to the liveness probe. It does not report each of its polls, because a worker may
+make hundreds a second."""
 TIP_MARGIN_S = 10.0
-"""How far our clock may be behind the clock of Kinesis before old records are taken for records newer than the
-start."""
+"""A record counts as newer than the reader's start if it arrived this much later, because our clock may be behind the
+clock of Kinesis."""
 STOP_TIMEOUT_S = 5.0
-"""Longest wait for the end of the fetch task. It takes one turn of the loop, unless an adapter swallows the
+"""Longest wait for the end of the fetch task. Usually it ends in one turn of the loop, but an adapter might swallow the
 cancellation."""
 
 
@@ -48,9 +49,9 @@ cancellation."""
 class Records:
     """The next page. It may be empty, and still shows how far the reader lags.
 
-    `is_tip`: nothing came after it when it was read, or it arrived after the reader's start, so everything from before
-    the start has been read. The second case is for streams that are never quiet and whose service does not report the
-    lag.
+    `is_tip`: with this page, everything that was in the shard at the reader's start has been read. Either no record
+    followed the page when it was read, or its records arrived after the reader's start. The second case is for streams
+    that are never quiet and whose service does not report the lag.
     """
 
     page: Page
@@ -61,7 +62,8 @@ class Records:
 class EndOfShard:
     """All records were delivered, including those of the answer that ended the shard. Nothing follows.
 
-    `children` is empty if Kinesis ended the shard again and again without naming them: look them up in the listing.
+    `children` is empty if Kinesis has ended the shard several times without naming its children. The consumer then has
+    to look for them in the list of shards.
     """
 
     children: tuple[ChildShard, ...]
@@ -70,7 +72,9 @@ class EndOfShard:
 @dataclass(frozen=True, slots=True)
 class ShardMissing:
     """Kinesis answered ResourceNotFound: the shard is past its retention, or the stream is deleted or the wrong one.
-    This is never the end of a shard. When asked for the next delivery, the reader tries again from the same place.
+
+    This does not mean that the shard has ended. If the consumer asks for the next delivery, the reader tries again from
+    the same place.
     """
 
 
@@ -91,9 +95,9 @@ class ReaderShares:
 
 
 class ShardReader(ABC):
-    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard`, or `stop`.
+    """Reads one shard ahead of its consumer. It is used once: call `start`, then `next` until `EndOfShard`, or `stop`.
 
-    Without `deliver_empty` the consumer gets no pages without records; at the tip of a quiet shard every page is one.
+    Without `deliver_empty` the consumer gets no pages without records; at the tip of a quiet shard no page has any.
     """
 
     def __init__(
@@ -126,8 +130,8 @@ class ShardReader(ABC):
         self._missing_reported = False
         self._began_s = math.inf  # epoch seconds
         self._over = False  # EndOfShard was handed out, or `stop` was called
-        self._is_newest_tip = False  # the last answer was at the tip
-        self._is_taken_tip = False  # the last page that the consumer took was at the tip
+        self._is_newest_tip = False  # `is_tip` of the last page that was fetched
+        self._is_taken_tip = False  # `is_tip` of the last page that the consumer took
         self._is_awaited = False  # the consumer has processed everything it took, and waits
 
     @property
@@ -135,9 +139,9 @@ class ShardReader(ABC):
     def read(self) -> ReadState | None:
         """How far the reader has come, ahead of its consumer; None before its start.
 
-        Its `anchor_s` is for `start` of the lease's next reader, in case the checkpoint is still LATEST then
-        (retrieval#restart-of-latest); None if no reader of the lease started from LATEST. It may be read at any time:
-        it only grows, but never beyond the arrival of a record received since the first start.
+        Give its `anchor_s` to `start` of the lease's next reader, in case the checkpoint is still LATEST then
+        (retrieval#restart-of-latest). It is None if no reader of the lease started from LATEST. It may be taken at any
+        time: it only grows, and never exceeds the arrival time of a record that was received since the first start.
         """
 
     @abstractmethod
@@ -148,18 +152,18 @@ class ShardReader(ABC):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """Begin to fetch. After an error it may be called again.
+        """Begin to fetch. If this raises an error, it may be called again.
 
-        `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST.
+        `anchor` is the `anchor_s` of an earlier reader of the lease; it is used only if the checkpoint is LATEST.
         Everything that had arrived by `read_to_s` (epoch seconds) is before the checkpoint; None if unknown. Raises
-        StreamError, but not for a shard that is not found: then `next` delivers `ShardMissing`.
+        StreamError. If the shard is not found, it raises nothing, and `next` delivers `ShardMissing`.
         """
 
     async def next(self) -> Delivery:
-        """Wait for the next delivery and return it. That frees its place in the buffer.
+        """Wait for the next delivery, remove it from the buffer and return it.
 
-        May be cancelled without loss. Any other exception is a bug of the fetch task, or of a caller that asks after
-        `EndOfShard` or `stop`.
+        May be cancelled; no delivery is lost then. Any other exception is due to a bug in the fetch task, or in a
+        caller that asks after `EndOfShard` or `stop`.
         """
         assert self._task is not None and not self._over, "nothing follows the end of a reader"
         if self._missing_reported:
@@ -186,7 +190,7 @@ class ShardReader(ABC):
         return delivery
 
     async def stop(self) -> None:
-        """Stop fetching and drop the buffer. May be called at any time, and repeatedly."""
+        """Stop fetching, and drop what is in the buffer. May be called at any time, and repeatedly."""
         self._over = True
         self._arrived.set()
         task, self._task = self._task, None
@@ -217,6 +221,7 @@ class ShardReader(ABC):
         return starting_point(checkpoint, initial, anchor)
 
     def _begin(self, fetching: Coroutine[None, None, None]) -> None:
+        """Start the fetch task, which runs `fetching`."""
         self._began_s = self._clock.wall()
         self._task = asyncio.create_task(fetching, name=f"prefetch-{self.shard_id}")
         self._task.add_done_callback(self._fetching_ended)
@@ -228,9 +233,9 @@ class ShardReader(ABC):
         self._budget.leave()
 
     def _goes_on_within(self, seconds: float) -> None:
-        """Promise the liveness probe that the next thing the reader does ends within `seconds`, whatever AWS does.
+        """Promise the liveness probe that whatever the reader does next ends within `seconds`, even if AWS is slow.
 
-        The promise holds until `_say_again_s`, so it need not be repeated before, unless more time is needed.
+        The promise need not be repeated before `_say_again_s`, unless more time is needed.
         """
         now = self._clock.monotonic()
         self._say_again_s = now + SAY_EVERY_S
@@ -257,27 +262,29 @@ class ShardReader(ABC):
         return verdict
 
     def _hand_over(self, read: ReadState, page: Page, verdict: AnswerVerdict, *, is_full: bool = False) -> bool:
-        """Deliver a page that came after `read`, and the end of the shard if the page ended it; True if it did.
+        """Deliver a page, and the end of the shard if the page ends it. Return whether it does.
 
-        A record that was read a second time goes along with others, for the consumer's checkpoint filter; a page that
-        has nothing else is dropped. `is_full`: the page has as many records as were asked for. Some stand-ins report "0
-        ms behind" even then.
+        `read` is the state before the page. The page may begin with a record that was asked for a second time. The
+        consumer's checkpoint filter removes this record; if the page has no other, it is dropped here. `is_full` says
+        that the page has as many records as were asked for. It is not taken for the tip then, because some stand-ins of
+        Kinesis report "0 ms behind" even if more records follow.
         """
         self._is_newest_tip = (page.millis_behind_latest == 0 and not is_full) or self._is_newer_than_start(page)
         is_empty_wanted = verdict is AnswerVerdict.GOES_ON and self._deliver_empty
         if (page.count or is_empty_wanted) and not starting_points.is_proof_alone(read, page):
             self._deliver(Records(page, self._is_newest_tip), page)
         elif page.millis_behind_latest is not None and self._buffer.is_empty:
-            # No page waits for the child, so this is the lag of the shard. Otherwise the waiting pages show it.
+            # No page waits for the child, so this is the lag of the shard. Otherwise the waiting pages show the lag.
             self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
             if self._is_awaited and self._is_newest_tip:
-                self._metrics.reached_tip()  # records that a failed child had are processed by now, or skipped
+                self._metrics.reached_tip()  # the consumer has processed, or skipped, all that it took
         if verdict is AnswerVerdict.GOES_ON:
             return False
         self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
         return True
 
     def _is_newer_than_start(self, page: Page) -> bool:
+        """Return whether the first record of a page certainly arrived after the reader's start."""
         arrived_ms = page.first_arrival_ms
         return arrived_ms is not None and arrived_ms / 1000 >= self._began_s + TIP_MARGIN_S
 
@@ -286,6 +293,7 @@ class ShardReader(ABC):
         self._arrived.set()
 
     async def _report_missing(self) -> None:
+        """Deliver `ShardMissing`, and wait until the consumer asks for the next delivery."""
         self._waits_for_others()
         self._asked_again.clear()
         self._deliver(ShardMissing())
@@ -298,7 +306,9 @@ class ShardReader(ABC):
             await self._losses.look_into(read, page)
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
-        """Return the error as a StreamError. Raises other errors of ours, and broken invariants."""
+        """Return an error as a StreamError; an unexpected one is logged. Raises other errors of mld, and broken
+        invariants.
+        """
         failure = survived(error, doing, self.shard_id)
         if not isinstance(failure, StreamError):
             raise failure

@@ -1,4 +1,6 @@
-"""Makes the readers of all shards from the settings: polling or enhanced fan-out, on Kinesis or on DynamoDB Streams."""
+"""`readers_of`: makes the readers of shards as the settings say: by polling or enhanced fan-out, of Kinesis or of
+DynamoDB Streams.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,13 @@ LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"
 """Names of the services for messages."""
 
 NewReader = Callable[[str, ShardMetrics], ShardReader]
-"""Makes the reader of the shard with this id; the reader counts into these metrics."""
+"""Makes the reader for a shard, given its id and its metrics."""
 TABLE_CATCH_UP_FROM_S = 60.0
-"""A shard of a DynamoDB stream that is further behind than this is read more often, as in Amazon's adapter. The service
-tells only the age of the newest record, which is never 0."""
+"""If the reader of a DynamoDB stream is further behind than this, it reads more often, as in Amazon's adapter. The
+limit is not 0, because the lag is measured by the age of the newest record, which is never 0.
+"""
 TABLE_CATCH_UP_FACTOR = 3
-"""How many times as often such a shard is read."""
+"""How many times as often it reads then."""
 
 
 def kind_of(arn: str | None) -> StreamKind:
@@ -61,10 +64,10 @@ def streams_port(service: RawService, clock: Clock, settings: Settings, name: st
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> FanOut | None:
-    """Return the port of enhanced fan-out, or None to poll.
+    """Return the port of enhanced fan-out; None if the shards are to be polled.
 
-    Subscribing needs the lean wire client. If the settings insist on fan-out where every call must go through botocore,
-    StartupError is raised.
+    Fan-out needs the lean wire client. If the settings demand fan-out although every call must go through botocore,
+    raises StartupError.
     """
     if not settings.reader.by_fan_out:
         return None
@@ -92,7 +95,7 @@ def readers_of(
         common |= {"max_records": settings.reader.records_max, "intervals": intervals}
         return lambda shard_id, metrics: PollingReader(streams, shares, shard_id=shard_id, metrics=metrics, **common)
     consumer = RegisteredConsumer(fan_out, shares.clock, shares.rng, settings.fanout, arn=consumer_arn)
-    # A lost lease shows at its next renewal at the latest, and a renewal may take as long as its interval.
+    # A worker learns at the next renewal that it has lost a lease, and the renewal may take as long as its interval.
     common["yield_s"] = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
     return lambda shard_id, metrics: FanOutReader(
         fan_out, consumer, shares, shard_id=shard_id, metrics=metrics, streams=streams, **common

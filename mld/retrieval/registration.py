@@ -1,9 +1,9 @@
 """`RegisteredConsumer`: the consumer of enhanced fan-out with which all readers of a worker subscribe.
 
-Rules: retrieval#consumer-registration. The first reader that asks finds or registers the consumer for all readers. If
-that fails, everybody who asks within the next backoff gets the same error. A consumer that is gone is registered again;
-its absence never ends a shard. If an ARN is configured, nothing is registered, and the consumer is described only when
-a subscription reports that something is missing.
+Rules: retrieval#consumer-registration. When the first reader asks for the consumer, it is found or registered for all
+readers. If that fails, readers that ask within the following `backoff_s` get the same error without another attempt. A
+consumer that is gone is registered again; no shard ends because its consumer is gone. If an ARN is configured, nothing
+is registered, and the consumer is described only when a subscription fails as "not found".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JITTER_S = 0.1
 
 
 class RegisteredConsumer:
-    """The consumer that the settings name. If `arn` is given, it is used instead, without a check."""
+    """The consumer that the settings name. If `arn` is given, the consumer with this ARN is used instead, unchecked."""
 
     def __init__(
         self, fan_out: FanOut, clock: Clock, rng: Random, settings: FanOutSettings, *, arn: str | None
@@ -52,7 +52,7 @@ class RegisteredConsumer:
         self._failed_s = 0.0
 
     async def arn(self) -> str:
-        """Return the ARN of the consumer, which is registered if need be.
+        """Return the ARN of the consumer. If the stream has no such consumer, register it.
 
         Raises StreamError; StreamNotFoundError only if the stream itself is missing.
         """
@@ -64,8 +64,7 @@ class RegisteredConsumer:
             return self._arn
 
     async def is_there(self, arn: str) -> bool:
-        """Return whether `arn` is still an ACTIVE consumer. After a False, the next `arn()` finds or registers another
-        one.
+        """Return whether `arn` is still an ACTIVE consumer. If not, the next call of `arn()` finds or registers one.
 
         Raises StreamError if AWS does not answer, if the stream is missing, or if a configured consumer is not ACTIVE.
         """
@@ -93,8 +92,8 @@ class RegisteredConsumer:
             return False
 
     async def _found(self) -> str:
-        """Return the ARN of the consumer, with at most one attempt in each backoff; in between, raise the last error
-        again.
+        """Find or register the consumer, and return its ARN. Within `backoff_s` of a failure, raise its error again
+        without an attempt.
         """
         age_s = self._clock.monotonic() - self._failed_s
         if self._failure is not None and age_s < self._rules.backoff_s:
@@ -107,6 +106,7 @@ class RegisteredConsumer:
             raise
 
     async def _find_or_register(self) -> str:
+        """Find or register the consumer, wait until it is ACTIVE, and return its ARN."""
         stream_arn = (await self._patiently(self._fan_out.describe, self._rules.summary_attempts_max)).arn
         registered = False
         try:
@@ -146,7 +146,9 @@ class RegisteredConsumer:
         raise StreamInUseError(f"the consumer {arn} is still {status}")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
-        """Return the answer to `call`, repeated up to `tries` times while it is throttled. Raises all other errors."""
+        """Return the answer to `call`. While it is throttled, repeat it, up to `tries` calls in all. Raises other
+        errors.
+        """
         for _ in range(tries - 1):
             try:
                 return await call()
@@ -155,8 +157,9 @@ class RegisteredConsumer:
         return await call()
 
     async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
-        """Report "not found" as unavailable: the stream was there a moment ago, so only the consumer is coming or
-        going.
+        """Return what `awaitable` returns, but raise StreamUnavailableError in place of StreamNotFoundError.
+
+        The stream existed a moment ago, so it is only the consumer that does not exist yet, or any more.
         """
         try:
             return await awaitable

@@ -1,4 +1,4 @@
-"""`Shared`: one answer of AWS for all shards of a worker that want to know the same."""
+"""`Shared`: keeps one answer of AWS for all shards of a worker that ask the same question."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shared(Generic[T]):
         self._answer: T
 
     async def get(self) -> T:
-        """Return the kept answer, or a new one if it is older than `fresh_s`. Raises what `ask` raises."""
+        """Return the answer that is kept, or ask again if it is older than `fresh_s`. Raises what `ask` raises."""
         async with self._asking:
             if self._clock.monotonic() - self._answered_at >= self._fresh_s:
                 self._answer = await self._ask()

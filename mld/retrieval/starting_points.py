@@ -1,10 +1,11 @@
-"""Where a reader starts, where it resumes without an iterator, and whether the record it starts at still exists. Pure.
+"""`ReadState`: how far a reader has come. Decides where a reader starts, where it goes on with a new iterator, and
+whether records are missing there. Pure.
 
 Rules: retrieval#starting-point (AT_TIMESTAMP without a time reads from TRIM_HORIZON), retrieval#restart-point (AT the
 last record), retrieval#lost-to-retention and retrieval#restart-of-latest (no gap after a start at LATEST).
 
-Only the sequence number of a checkpoint decides where reading starts; the checkpoint filter removes records that were
-already processed. So a reader may start too early, but never too late.
+Where reading starts depends only on the sequence number of the checkpoint, not on its sub-sequence number. The
+checkpoint filter removes records that were already processed. So a reader may start too early, but never too late.
 """
 
 from __future__ import annotations
@@ -16,31 +17,33 @@ from mld.core.streams import IteratorType, Page, StartingPoint
 from mld.properties.values import InitialPositionSetting
 
 LATEST_MARGIN_S = 10.0
-"""How far our clock may be ahead of the clock of Kinesis before a restarted LATEST reader, which starts at a time,
-skips records.
+"""If a reader that started at LATEST has to start again, it starts at a time by our clock (the anchor), minus this. So
+no record is skipped if our clock is ahead of the clock of Kinesis by less than this.
 
-Its price: after such a restart, records may come that are up to this much older than LATEST was."""
+The price: after such a restart, records may come that are up to this much older than LATEST was."""
 
 SAFE_AGE_S = 300.0
-"""Every stream keeps younger records than this. A reader that had read everything so recently has lost nothing."""
+"""Records younger than this are in every stream. If a reader had read everything so recently, it has lost nothing."""
 PROOF_EVERY_S = 5.0
-"""A reader that is further behind asks for its last record again after so long. The iterators in answers skip trimmed
-records without saying so. Each such proof costs a GetShardIterator and one record that is read twice."""
+"""How often a reader that is further behind than SAFE_AGE_S proves that it has lost nothing: it asks for its last
+record again. This is necessary because the iterators in answers skip trimmed records silently. Each proof costs a
+GetShardIterator and one record that is read twice.
+"""
 FIRST_STEP_BACK_S = 60.0
-"""How much earlier an anchor becomes when Kinesis refuses it as lying in the future; doubled with each refusal."""
+"""How much earlier an anchor becomes when Kinesis refuses it because it is in the future; doubled with each refusal."""
 
 
 def initial_position(configured: InitialPositionSetting) -> InitialPosition:
-    """Return where leases whose checkpoint has no number begin, as configured."""
+    """Return the configured starting point of leases whose checkpoint has no sequence number."""
     return InitialPosition(Position(configured.kind.value), configured.timestamp_s)
 
 
 def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: float | None = None) -> StartingPoint:
-    """Return where the first iterator of a reader points (retrieval#starting-point).
+    """Return where a reader starts (retrieval#starting-point).
 
     `anchor_s` (epoch seconds) comes from an earlier reader of the same lease (`ReadState.anchor_s`). It replaces
-    LATEST, which would skip the records that arrived in between. Raises ValueError for SHARD_END: a completed lease is
-    never read.
+    LATEST, which would skip the records that arrived since that reader. Raises ValueError for SHARD_END, because there
+    is nothing to read.
     """
     if checkpoint.is_shard_end:
         raise ValueError("the checkpoint is SHARD_END: there is nothing to read")
@@ -54,7 +57,7 @@ def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: flo
 
 
 def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
-    """Return whether the lease says AT_TIMESTAMP, but no time is configured for this worker."""
+    """Return whether the checkpoint is AT_TIMESTAMP, but no time is configured for this worker."""
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
 
 
@@ -62,29 +65,31 @@ def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
 class ReadState:
     """How far a reader has come.
 
-    `follows_tip`: the reader started from LATEST, or from the anchor that replaces it.
+    `follows_tip`: the reader started from LATEST, or from the anchor that replaces LATEST.
 
-    `anchor_s` (epoch seconds, margin deducted): reading from this time misses nothing that arrived since the first
-    start at LATEST. The anchor moves on while no record comes. It stops at the first record, because that record may be
-    delivered and never checkpointed. It moves by no more than the time passed since `anchored_at_s` (monotonic), in
-    case the wall clock is set.
+    `anchor_s` (epoch seconds; LATEST_MARGIN_S is deducted): a reader that starts at this time misses no record that
+    arrived since the first start at LATEST. The anchor advances while no record comes. It stops at the first record,
+    because that record may be delivered and never checkpointed. It never advances by more than the time that has passed
+    since `anchored_at_s` (monotonic), in case somebody sets the wall clock.
 
-    `last_sequence`: the last record of the last accepted answer that had records.
+    `last_sequence`: sequence number of the last record of the last accepted answer that had records.
 
-    `asked`: the record with which the next answer should begin. If the start has no record, but everything that arrived
-    since `read_to_s` is wanted, it is the type of the start. None once the answer has come.
+    `asked`: sequence number of the record with which the next answer should begin. If the start names no record, but
+    everything that arrived since `read_to_s` is wanted, it is the type of the start. None when that answer has come.
 
     `read_to_s` (epoch seconds): everything that had arrived by then was received, or is not wanted; None if unknown.
 
-    `is_at_record`: the last answer had records, so the reader stands just after `last_sequence`. From `prove_at_s`
+    `is_at_record`: the last answer had records, so the reader is just after `last_sequence`. From `prove_at_s`
     (monotonic) on it should ask for that record again.
+
+    `step_back_s`: how much earlier the anchor becomes if Kinesis refuses it.
     """
 
     start: StartingPoint
     follows_tip: bool = False
     anchor_s: float | None = None
     tip_s: float | None = None
-    """What the anchor would be if the last answer had not been behind the tip."""
+    """What `anchor_s` would be if the last answer had reported no lag."""
     anchored_at_s: float = 0.0
     last_sequence: str | None = None
     step_back_s: float = FIRST_STEP_BACK_S
@@ -102,9 +107,10 @@ def started(
     anchor_s: float | None,
     read_to_s: float | None = None,
 ) -> ReadState:
-    """Return the state after the first iterator, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic).
+    """Return the state of a reader that starts now: at `asked_wall_s` (epoch) and `asked_s` (monotonic).
 
-    A given anchor is kept for later readers. `read_to_s` belongs to the checkpoint.
+    `anchor_s`, the anchor of an earlier reader, is kept for later readers. Everything that had arrived by `read_to_s`
+    is before the checkpoint.
     """
     asked = start.sequence
     if start.type is IteratorType.LATEST:
@@ -117,9 +123,11 @@ def started(
 
 
 def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
-    """Return the state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
+    """Return the state after an accepted answer. The request was sent at `asked_wall_s` (epoch), `asked_s`
+    (monotonic).
+    """
     is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
-    if page.millis_behind_latest is not None and is_found:  # before that, the missing record may be older
+    if page.millis_behind_latest is not None and is_found:  # else the record that was asked for may be older than that
         state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
     if page.last_sequence is not None:
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
@@ -134,7 +142,7 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
 
 
 def refused(state: ReadState) -> ReadState:
-    """Return the state after Kinesis refused the anchor as lying in the future, because our clock was ahead."""
+    """Return the state after Kinesis refused the anchor because it is in the future: our clock is ahead."""
     if not state.follows_tip or state.anchor_s is None:
         return state
     anchor_s = state.anchor_s - state.step_back_s
@@ -142,10 +150,10 @@ def refused(state: ReadState) -> ReadState:
 
 
 def positioned(state: ReadState, point: StartingPoint) -> ReadState:
-    """Return the state after a new iterator or subscription at `point`.
+    """Return the state after a new iterator or subscription was opened at `point`.
 
-    A subscription that it replaces may have brought records meanwhile. Then the next answer should begin with the last
-    of them.
+    Meanwhile the subscription that it replaces may have brought records. The next answer should then begin with the
+    last of these.
     """
     if point.type is not IteratorType.AT_SEQUENCE_NUMBER:
         return state
@@ -153,11 +161,11 @@ def positioned(state: ReadState, point: StartingPoint) -> ReadState:
 
 
 def lacks_record(state: ReadState, page: Page) -> bool:
-    """Return whether an answer shows that the record asked for is no longer in the stream.
+    """Return whether an answer shows that records may be missing from the stream.
 
-    An iterator at a sequence number begins with that record. If the record is gone, it begins with the oldest later
-    one, without an error (retrieval#lost-to-retention). A start without a record may lack what arrived between
-    `read_to_s` and its first record.
+    An iterator at a sequence number begins with that record. If the record is gone, the iterator begins with the oldest
+    later record, without an error (retrieval#lost-to-retention). If the start named no record, records that arrived
+    between `read_to_s` and the first record of the answer may be missing.
     """
     if state.asked is None:
         return False
@@ -170,15 +178,15 @@ def lacks_record(state: ReadState, page: Page) -> bool:
 
 
 def is_proof_alone(state: ReadState, page: Page) -> bool:
-    """Return whether an answer consists of the last received record only, which was asked for again as a proof."""
+    """Return whether the only record of an answer is the last received record, which was asked for again as a proof."""
     return page.count == 1 and page.first_sequence == state.asked == state.last_sequence
 
 
 def needs_proof(state: ReadState, now_s: float, wall_s: float) -> bool:
-    """Return whether to ask for the last record again, because later records may have been trimmed meanwhile.
+    """Return whether to ask for the last record again, because later records may have been trimmed since then.
 
-    Only right after an answer with records: a reader that passes a long stretch without records would otherwise start
-    it again and again, and never reach its end.
+    That is done only right after an answer with records. A reader that passes a long part of the shard without records
+    would otherwise go back to its beginning again and again, and never reach its end.
     """
     if not state.is_at_record or now_s < state.prove_at_s:
         return False
@@ -186,7 +194,7 @@ def needs_proof(state: ReadState, now_s: float, wall_s: float) -> bool:
 
 
 def restart_point(state: ReadState) -> StartingPoint:
-    """Return where a new iterator of the same reader points (retrieval#restart-point)."""
+    """Return where the reader goes on with a new iterator (retrieval#restart-point)."""
     if state.last_sequence is not None:
         return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=state.last_sequence)
     if state.follows_tip and state.anchor_s is not None:

@@ -1,9 +1,9 @@
-"""`StreamNaming`: tells each child which stream it reads, by the ARN of the stream and the time of its creation.
+"""`StreamNaming`: tells each child which stream it reads: the ARN of the stream, and the time of its creation.
 
-Another stream may have, or may have had, the same name. The Spark processor keeps positions in places that outlive the
-stream and that other streams may share, so the name alone is not enough. Kinesis is asked at the start of each child,
-because a stream may be deleted and made again while we run; children that start together share one answer. Children
-start even if Kinesis does not answer; a child that needs the answer complains.
+A name alone is not enough, because another stream may have, or may have had, the same name. The Spark processor stores
+positions in places that outlive the stream and that other streams may share. Kinesis is asked at the start of each
+child, because a stream may be deleted and created again while the daemon runs; children that start together share one
+answer. If Kinesis does not answer, children start without it, and a child that needs it reports an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 NAMING_FRESH_S = 5.0
 """How long an answer, or a failure to get one, is shared. Kinesis takes longer to delete a stream and make it again."""
 ATTEMPTS_MAX = 4
-"""An account may call DescribeStreamSummary 20 times a second, and a whole fleet may be starting."""
+"""Most attempts. An account may call DescribeStreamSummary 20 times a second, and a whole fleet may start at once."""
 RETRY_S = 1.0
 NAMING_ANSWER_S = 10.0
 """Longest wait for one answer."""
@@ -31,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamNaming:
-    """Describes one stream to all children of a daemon."""
+    """Names one stream to all children of a daemon."""
 
     def __init__(self, streams: Streams, clock: Clock) -> None:
         self._streams = streams

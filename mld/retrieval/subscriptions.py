@@ -1,22 +1,25 @@
-"""Subscriptions to one shard by enhanced fan-out: where the next one starts, when, and what an error means. Pure.
+"""`Course`: the subscriptions to one shard by enhanced fan-out. Decides where and when the next subscription starts,
+and what an error means. Pure.
 
 Rules: retrieval#subscription-starting-point, retrieval#subscription-renewal and retrieval#subscription-errors. A
-`Course` is what a reader knows of its subscriptions. Each step is a function from one course to the next:
+`Course` is what a reader knows about its subscriptions. Functions return the next course after each step. The
+"continuation" is the ContinuationSequenceNumber of the last accepted event, that is an event passed to the consumer.
 
 =====================  ===============================================================================================
 step                   what follows
 =====================  ===============================================================================================
-an event is accepted   the next subscription starts at its continuation; earlier errors are forgotten
+an event is accepted   later subscriptions start at its continuation; earlier errors are forgotten
 the ordinary end       at once a new subscription AFTER the continuation
 `RENEW_AFTER_S`        a second subscription AFTER the continuation; the old one is read until the new one is open, and
                        the checkpoint filter removes records that come twice, as after each restart
 no event for long      a new subscription AT the last record: later records may have been trimmed meanwhile
 an error               a wait, then a new subscription from the same place
-a refused place        a wait, then a new subscription AT the last record, or at the start if there is none: the
+a refused place        a wait, then a new subscription AT the last record, or at the start if no record has come: the
                        continuation may be of a stream that was deleted
 =====================  ===============================================================================================
 
-Only accepted events move the place. So if a subscription is given up, the next one sends its unread events again.
+The place moves only when an event is accepted. If a subscription is closed before all its events were read, the next
+subscription sends these events again.
 """
 
 from __future__ import annotations
@@ -38,23 +41,31 @@ from mld.retrieval import pacing, starting_points
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
 """Kinesis allows one SubscribeToShard a second for each consumer and shard."""
 TAKEOVER_S = 5.0
-"""For so long after a successful call, another call for the same consumer and shard is refused as ResourceInUse."""
+"""For this long after a successful call, Kinesis refuses another call for the same consumer and shard
+(ResourceInUse).
+"""
 IN_USE_MAX = 8
-"""More refusals in a row than fit into that time mean that the consumer is not ACTIVE."""
+"""If a call is refused as ResourceInUse this often in a row, which takes longer than TAKEOVER_S, the consumer is not
+ACTIVE."""
 YIELD_S = TAKEOVER_S + 1.0
-"""Pause after another worker took over the subscription: most likely it holds the lease, and we will soon learn so."""
+"""Pause after another worker took over our subscription. Most likely that worker has the lease, and we soon learn
+it.
+"""
 CONTESTED_TAKEOVERS = 3
 CONTESTED_WITHIN_S = 900.0
-"""So many takeovers in so many seconds, while we keep the lease, mean that two applications use one consumer."""
+"""If CONTESTED_TAKEOVERS happen within this time while we keep the lease, two applications use one consumer."""
 LIFE_S = 300.0
 """Longest life of a subscription."""
 RENEW_AFTER_S = 270.0
+"""Age at which a subscription is renewed, before its end."""
 RENEW_SPREAD_S = 15.0
-"""Renewals of subscriptions that were opened together are spread over so many seconds."""
+"""Up to so many seconds are added at random, so that subscriptions opened together are not all renewed together."""
 
 
 class SubscriptionReaction(Enum):
-    """What a fan-out reader does about an error. Each reaction ends in a new subscription from the same place."""
+    """What a fan-out reader does about an error. In the end, each reaction opens a new subscription from the same
+    place.
+    """
 
     AGAIN = "a new subscription"
     SLOWER = "a new subscription, slower"
@@ -64,8 +75,8 @@ class SubscriptionReaction(Enum):
 
 
 def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> SubscriptionReaction:
-    """Return what to do about an error. `was_open`: the subscription was open, else it was being opened. `failures` is
-    the number of errors in a row before this one.
+    """Return what to do about an error. `was_open` says that the subscription was open; otherwise it could not be
+    opened. `failures` is the number of errors in a row before this one.
     """
     match error:
         case StreamNotFoundError():
@@ -82,11 +93,11 @@ def reaction_to(error: StreamError, failures: int, *, was_open: bool) -> Subscri
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How far a reader has come by its subscriptions. Times are monotonic seconds.
+    """How far a reader has come, and how its subscriptions went. Times are monotonic seconds.
 
-    `continuation` belongs to the last accepted event, which came at `accepted_s`. `called_s` is the time of the last
-    SubscribeToShard. `failures` counts errors in a row, `failed_s` is the time of the last error, and `reaction` the
-    answer to it. `yield_s` is how long to give way to another subscriber.
+    `continuation` is that of the last accepted event, which came at `accepted_s`. `called_s` is the time of the last
+    SubscribeToShard. `failures` counts errors in a row, `failed_s` is the time of the last error, and `reaction` what
+    to do about it. `yield_s` is the pause after another subscriber took over.
     """
 
     read: starting_points.ReadState
@@ -102,7 +113,9 @@ class Course:
 
 
 def is_contested(course: Course) -> bool:
-    """Return whether others take the subscription over again and again although they do not take the lease."""
+    """Return whether others have taken the subscription over again and again, although this worker still has the
+    lease.
+    """
     times = course.takeovers_s
     return len(times) == CONTESTED_TAKEOVERS and times[-1] - times[0] <= CONTESTED_WITHIN_S
 
@@ -124,7 +137,7 @@ def called(course: Course, now_s: float) -> Course:
 
 
 def opened(course: Course, point: StartingPoint) -> Course:
-    """Return the course after a subscription from `point` was opened: its events come next."""
+    """Return the course after a subscription from `point` was opened."""
     return replace(course, read=starting_points.positioned(course.read, point))
 
 
@@ -137,7 +150,9 @@ def accepted(course: Course, page: Page, now_s: float, wall_s: float) -> Course:
 
 
 def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
-    """Return the course after an error. `was_open`: the subscription was open, else it was being opened."""
+    """Return the course after an error. `was_open` says that the subscription was open; otherwise it could not be
+    opened.
+    """
     reaction = reaction_to(error, course.failures, was_open=was_open)
     continuation, read = course.continuation, course.read
     if isinstance(error, PositionRefusedError):
@@ -159,7 +174,7 @@ def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) 
 
 
 def delay_s(course: Course, now_s: float, jitter: float) -> float:
-    """Return the seconds until the next SubscribeToShard, 0 for none. `jitter` is a fresh random number in [0, 1)."""
+    """Return how many seconds to wait before the next SubscribeToShard. `jitter` is a fresh random number in [0, 1)."""
     pace_s = 0.0 if course.called_s is None else course.called_s + SUBSCRIBE_INTERVAL_MIN_S - now_s
     if not course.failures:
         return max(0.0, pace_s)
@@ -172,6 +187,7 @@ def renewal_due_s(opened_s: float, jitter: float) -> float:
 
 
 def _backoff_s(course: Course, jitter: float) -> float:
+    """Return how long to wait after the last error."""
     match course.reaction:
         case SubscriptionReaction.YIELD:
             return course.yield_s * (1 + jitter / 4)
