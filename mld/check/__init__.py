@@ -1,1 +1,1 @@
-"""`mld check` with its remarks and prices, and `mld conformance`."""
+"""`mld check`, with its remarks and prices; `mld conformance`."""

@@ -1,7 +1,7 @@
-"""`mld check`: prints the meaning of a properties file (configuration#effective-values).
+"""`mld check`: prints what a properties file means to the daemon (configuration#effective-values).
 
-It decides nothing: `properties` reads the file, and `refusals`, `protocol_generation` and `price` make remarks and
-prices.
+It decides nothing itself. `properties` reads the file, `refusals` and `protocol_generation` make remarks, and `price`
+computes what the fleet's lease table costs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from mld.protocol.fork_requests import PROGRAM as ZYGOTE
 DURATIONS_PRICED_S = (10.0, 30.0)
 """Lease durations whose prices are shown: the default of Java and mld, and one for users who want a smaller bill."""
 LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
-"""Sizes of fleets whose prices are shown if the user names none."""
-_PLAIN_WIDTH = 160  # columns if stdout is no terminal
+"""Sizes of fleets whose prices are shown if the user gives none."""
+_PLAIN_WIDTH = 160  # width in columns if stdout is no terminal
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
 
 def region_remarks(settings: Settings, file_name: str) -> list[Remark]:
-    """Remark if neither the file nor the environment names a region. (The AWS profile is not read here.)"""
+    """Return a remark if neither the file nor the environment names a region. (The AWS profile is not read here.)"""
     if settings.kinesis.region is not None and settings.dynamo_db.region is not None:
         return []
     message = "is neither in the file nor in AWS_REGION: without one in the profile or of the instance nothing starts"
@@ -60,8 +60,9 @@ def print_check(
     leases: int | None = None,
     workers: int | None = None,
 ) -> int:
-    """Print to stdout; return the exit code: 2 if there are errors, else 0. `leases` and `workers` are the fleet whose
-    price is shown.
+    """Print the check to stdout, and return the exit code: 2 if there are errors, else 0.
+
+    `leases` and `workers` are the size of the fleet whose price is shown.
     """
     try:
         loaded = load(file, overrides, os.environ)
@@ -104,7 +105,7 @@ def print_check(
 
 
 def failures_in_words(settings: Settings) -> str:
-    """Return the consequences of a failure of the record processor, in words."""
+    """Return in words what happens if the record processor fails."""
     first_s = settings.child.restart_backoff_s
     longest_s = max(settings.child.restart_pause_max_s, first_s)
     again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
@@ -128,8 +129,8 @@ def failures_in_words(settings: Settings) -> str:
 
 
 def processes_in_words(settings: Settings) -> str | None:
-    """Return how many child processes a worker has, and the files and memory they take, in words; None if a shard has
-    one child.
+    """Return in words how many child processes a worker has, and which files and memory they take; None if each shard
+    has one child.
     """
     count, held_max = settings.child.children_per_shard, settings.leases.held_max
     if count == 1:
@@ -150,7 +151,9 @@ def processes_in_words(settings: Settings) -> str | None:
 
 
 def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
-    """Return the application's running Spark session hosts, and the next one's UI address; None without `mld-spark`."""
+    """Return the application's running Spark session hosts, and the UI address that the next one will have; None if the
+    record processor is not `mld-spark`.
+    """
     given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
     program = PurePath(loaded.settings.child.command.split(" ")[0]).name
     if program != PROGRAM:
@@ -178,6 +181,7 @@ def _session_lines(application: str, sessions: dict[str, Any]) -> Iterator[str]:
 
 
 def _prices(settings: Settings, leases: Collection[int], workers: Collection[int]) -> Iterator[dict[str, Any]]:
+    """Yield the monthly prices of fleets of these sizes, each for several lease durations."""
     rates = price.Rates.of(settings)
     durations_s = sorted({*DURATIONS_PRICED_S, rates.lease_duration_s})
     for lease_count in leases:

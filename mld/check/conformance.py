@@ -1,7 +1,8 @@
-"""`mld conformance`: tests any record-processor command against the child protocol, by talking to it like the daemon.
+"""`mld conformance`: tests whether a command is a record processor that keeps the child protocol.
 
 Rules: protocol#conformance-of-a-command. For each script (`conformance_scripts`) the command is started as a real
-process, and one session is held with it. No process is left behind, and every wait has a deadline.
+process, and one session is held with it, in which mld talks as the daemon does. No process is left behind, and every
+wait has a deadline.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import LoopClock
 
 TIMEOUT_S = 30.0
-"""Longest wait for each answer, and for the end of the process after the end of its input."""
+"""Longest wait for each answer, and for the exit of the process after the end of its input."""
 ERROR_LINES_MAX = 8
 
 
 def run(command: Sequence[str], *, timeout_s: float = TIMEOUT_S, out: TextIO) -> bool:
-    """Examine the command, and write a verdict for each rule. Return whether every required rule was kept."""
+    """Examine the command, and write a verdict for each rule. Return whether every required rule is kept."""
     report = asyncio.run(examine(command, timeout_s=timeout_s))
     report.write(out)
     return report.holds
@@ -37,7 +38,7 @@ async def examine(command: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Re
 
 
 async def _hold_all(report: Report, timeout_s: float) -> None:
-    """Hold every session; stop if the command cannot be started or never gets past `initialize`."""
+    """Hold every session. Stop if the command cannot be started, or does not get past `initialize`."""
     host = PipeHost(report.command, LoopClock(), stop_timeout_s=timeout_s, environment={}, logs_fields=False)
     for script in SCRIPTS:
         try:
@@ -57,6 +58,7 @@ async def _hold_all(report: Report, timeout_s: float) -> None:
 
 
 async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout_s: float) -> None:
+    """Hold one session with a child, and note in the report which rules the child keeps."""
     session = Session(child, report, name=script.name, start=script.start, replies=script.replies, timeout_s=timeout_s)
     try:
         await script.hold(session, report)
@@ -69,7 +71,7 @@ async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout
             session.failed(over.rule, str(over))
         if script.rule is not None:
             session.failed(script.rule, str(over))
-        await child.kill()  # after that its last words are complete
+        await child.kill()  # afterwards the child's last words are complete
         report.errors_shown = report.errors_shown or list(child.last_words)[-ERROR_LINES_MAX:]
         return
     if script.rule is not None:

@@ -9,7 +9,7 @@ from typing import TextIO
 from mld.properties.printable import printable
 
 REASONS_MAX = 3
-"""Reasons that are shown for a rule: later ones mostly repeat the first."""
+"""How many reasons are shown for a broken rule. Later ones mostly repeat the first."""
 
 
 class RuleLevel(Enum):
@@ -27,7 +27,7 @@ REQUIRED, RECOMMENDED = RuleLevel.REQUIRED, RuleLevel.RECOMMENDED
 
 
 class Rule(Enum):
-    """A rule for record processors: its name, level, and text, which completes the sentence "the processor ..."."""
+    """A rule for record processors: its name, its level, and a text that completes the sentence "the processor ..."."""
 
     STARTS = ("starts", REQUIRED, "the command can be started")
     MESSAGES = ("messages", REQUIRED, "every message follows its JSON schema, without further keys")
@@ -79,12 +79,12 @@ class Rule(Enum):
 
 
 class Report:
-    """The verdict on each rule. A rule that was broken once stays broken."""
+    """The verdict on each rule. A rule that was broken once counts as broken."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
         self.reasons: dict[Rule, list[str]] = {}
-        """The reasons why a rule was broken; none if it was kept. Rules that were not observed are absent."""
+        """For each rule that was observed, the reasons why it counts as broken; an empty list if it was kept."""
         self.errors_shown: list[str] = []
 
     @property

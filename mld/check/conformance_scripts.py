@@ -1,7 +1,8 @@
 """The scripts of `mld conformance`: each is a conversation with a record processor, and tests certain rules.
 
-A script defines the actions to send, the replies to checkpoints, and the rule that the processor has kept if the
-conversation reaches its end."""
+A script defines the actions that are sent, the replies to checkpoints, and the rule that the processor has kept if the
+conversation reaches its end.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +37,19 @@ def _no_errors(_: int) -> CheckpointErrorName | None:
 
 @dataclass(frozen=True, slots=True)
 class SessionScript:
-    """One scripted conversation, and the rule that it tests."""
+    """One scripted conversation, with the rule that it tests."""
 
     name: str
     hold: Callable[[Session, Report], Awaitable[None]]
-    """Holds the conversation."""
+    """A function that holds the conversation."""
     rule: Rule | None = None
-    """The rule that is kept if the conversation reaches its end."""
+    """The rule that counts as kept if the conversation reaches its end."""
     start: str = "TRIM_HORIZON"
     replies: Replies = _no_errors
     may_end: bool = False
     """Whether the rule is also kept if the child exits with an error status."""
     is_optional: bool = False
-    """Whether a session that breaks off breaks `rule` only, and no other rule."""
+    """Whether a session that breaks off breaks only `rule`, and no other rule."""
 
 
 async def _life(session: Session, report: Report) -> None:
@@ -127,7 +128,7 @@ async def _throttled(session: Session, report: Report) -> None:
 
 
 async def _refused(session: Session, report: Report) -> None:
-    """Refuse every checkpoint of the child."""
+    """Hold a conversation in which every checkpoint of the child is refused: `replies` of the script refuses them."""
     await session.initialize()
     await session.process(_records(0, 3))
     if session.answered:

@@ -1,7 +1,7 @@
-"""`Session`: one conversation of `mld conformance` with a child, in place of the daemon.
+"""`Session`: one conversation of `mld conformance` with a child, in which this program takes the place of the daemon.
 
-It speaks the daemon's half of the protocol with a real child, with deadlines, and checks checkpoint requests as the
-daemon does, against a lease in memory. For each rule it notes whether the child kept it.
+It speaks the daemon's half of the protocol with a real child, with deadlines. It judges checkpoint requests as the
+daemon does, against a lease in memory. For each rule it notes whether the child keeps it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,25 @@ from mld.protocol.messages import (
 
 SHARD_ID = "shardId-000000000042"
 REQUESTS_PER_ACTION_MAX = 100
-"""A child that asks for more checkpoints during one action is taken to be in an endless loop."""
+"""A child that asks for more checkpoints than this during one action counts as being in an endless loop."""
 LINES_PER_ACTION_MAX = 100_000
-"""A child that writes more lines without an answer is taken to be in an endless loop."""
+"""A child that writes more lines than this without an answer counts as being in an endless loop."""
 SETTLE_S = 0.02
-"""How long to listen for lines that the child must not write between two actions: it would write them at once."""
+"""How long the session listens between two actions for lines that the child must not write then. A child that writes
+such lines does so at once.
+"""
 _SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
 
 Replies = Callable[[int], CheckpointErrorName | None]
-"""A function that returns the error for the n-th checkpoint of a session, from 0; None: judge it by the lease."""
+"""A function that returns the error in the reply to the n-th checkpoint of a session, counted from 0. If it returns
+None, the reply depends on the lease in memory.
+"""
 
 
 class SessionOver(Exception):
-    """The session cannot go on. Has the broken rule, and whether the child has closed its output (`ended`)."""
+    """Raised if the session cannot go on. It has the broken rule, and whether the child has closed its output
+    (`ended`).
+    """
 
     def __init__(self, rule: Rule, reason: str, *, ended: bool) -> None:
         super().__init__(reason)
@@ -64,13 +70,13 @@ class SessionOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A checkpoint request, and the reply."""
+    """A checkpoint request, with its reply."""
 
     action: ActionName | None
-    """The action during which the child asked; None: it asked between two actions."""
+    """The action during which the child asked; None if it asked between two actions."""
     request: CheckpointRequest
     error: CheckpointErrorName | None
-    """The error in the reply; None: the checkpoint was accepted."""
+    """The error in the reply; None if the checkpoint was accepted."""
 
     @property
     def during(self) -> str:
@@ -78,7 +84,7 @@ class Answered:
 
 
 def during(action: ActionName | None) -> str:
-    """Return when a checkpoint was asked for, in words."""
+    """Return in words when a checkpoint was asked for."""
     return "between two actions" if action is None else f"during {action.value}"
 
 
@@ -97,7 +103,7 @@ class Session:
         self._conversation = Conversation()
         self.range = CheckpointRange.starting_at(Position(start))
         self.ended = False
-        """Whether the end of the child's output was read."""
+        """Whether the child's output was read to its end."""
         self.answered: list[Answered] = []
 
     # --- what a script does
@@ -123,9 +129,9 @@ class Session:
         await self._perform(ShardEnded())
 
     async def end_input(self) -> None:
-        """Close the child's input, and judge how it ends."""
+        """Close the child's input, and judge how the child ends."""
         if self._report.verdict(Rule.END_OF_INPUT) is RuleVerdict.FAIL:
-            return  # Waiting once is enough.
+            return  # it was waited for in an earlier session
         self._child.close_input()
         status = await self.exit_status()
         if status is None:
@@ -138,7 +144,7 @@ class Session:
             self.failed(Rule.EXIT_STATUS, f"exit status {status}")
 
     async def exit_status(self) -> int | None:
-        """Read the rest of the child's output, and return its exit status; None if it does not end in time."""
+        """Read the rest of the child's output, and return the exit status; None if the child does not exit in time."""
         deadline_s = self._now_s() + self._timeout_s
         try:
             while (line := await self._next_line(deadline_s)) is not None:
@@ -158,8 +164,11 @@ class Session:
         await self._exchange(action.name, [self._conversation.send(action)])
 
     async def _exchange(self, action: ActionName, pieces: Iterable[bytes]) -> None:
+        """Send an action, answer checkpoint requests until the child has answered the action, and judge what it writes
+        after that. Raises SessionOver if there is no answer in time, or if the child breaks the protocol.
+        """
         rule = Rule[action.name]
-        # Write and read at the same time: a child may write much before it has read everything.
+        # The child is read while the action is written, because it may write much before it has read everything.
         writing = self._child.begin_write(pieces)
         try:
             await self._until_done()
@@ -179,6 +188,7 @@ class Session:
                 await self._reply(event)
 
     async def _until_done(self) -> None:
+        """Read lines until the child has answered the action, and reply to its checkpoint requests."""
         asked = 0
         deadline_s = self._now_s() + self._timeout_s
         for _ in range(LINES_PER_ACTION_MAX):
@@ -197,6 +207,7 @@ class Session:
         raise ProcessorError(f"wrote {LINES_PER_ACTION_MAX} lines without an answer")
 
     async def _reply(self, asked: CheckpointAsked) -> None:
+        """Judge a checkpoint request, and send the reply."""
         when = during(asked.action)
         if asked.refused is not None:
             self.failed(Rule.NO_EARLY_CHECKPOINT, f"asked {when}")
@@ -209,19 +220,24 @@ class Session:
         await self._written(self._child.begin_write([self._conversation.reply(error)]))
 
     async def _written(self, writing: asyncio.Future[None] | None) -> None:
-        """Wait until the write is done. A closed pipe is ignored: it shows as the end of the output, or as silence."""
+        """Wait until the write is done. A closed pipe is ignored here: the child's output ends then, or nothing
+        comes.
+        """
         if writing is not None:
             with suppress(ConnectionError):
                 await asyncio.wait_for(writing, self._timeout_s)
 
     async def _next_line(self, deadline_s: float) -> str | None:
-        """Return the next line, None at the end of output. Raises TimeoutError at `deadline_s` of the loop's clock."""
+        """Return the next line; None at the end of the output. Raises TimeoutError at `deadline_s` of the loop's
+        clock.
+        """
         async with asyncio.timeout_at(deadline_s):
             line = await self._child.read_line()
         self.ended = line is None
         return line
 
     def _checkpoint(self, request: CheckpointRequest, when: str) -> CheckpointErrorName | None:
+        """Checkpoint in the lease in memory as the daemon would; return the error if the request is not legal."""
         resolution = self.range.resolve(request.sequence_number, request.sub_sequence_number)
         if isinstance(resolution, Illegal):
             position = f"{request.sequence_number}/{request.sub_sequence_number}"
@@ -235,6 +251,7 @@ class Session:
     # --- watching
 
     def _look_at(self, line: str) -> Event:
+        """Pass a line of the child to the conversation, and judge it by the rules for lines and messages."""
         event = self._conversation.receive_line(line)
         match event:
             case Ignored(reason, quiet=False):

@@ -17,12 +17,12 @@ SCHEMA_URN = "urn:mld:protocol:"
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """Return the validator of a schema; `name` is its file name without the ending, such as `status`."""
+    """Return the validator for the schema `name`: its file name without the ending, such as `status`."""
     return Draft202012Validator(_schemas()[SCHEMA_URN + name], registry=_registry())
 
 
 def flaw(name: str, message: object) -> str | None:
-    """Return why a message violates the schema called `name`; None if it follows the schema."""
+    """Return how a message violates the schema called `name`; None if it follows the schema."""
     for error in validator(name).iter_errors(message):
         return str(error.message)
     return None

@@ -1,8 +1,9 @@
-"""`units`: the read and write units that a fleet at rest takes in DynamoDB, computed from its settings. Pure.
+"""`units`: computes from the settings how many read and write units a fleet at rest takes in DynamoDB. Pure.
 
-The fleet has L leases on W workers in 3.x mode, spread evenly, with idle shards. `tests/benchmarks/bill.py` counts the
-requests of whole workers in virtual time, and a test keeps the formula equal to that. `mld.core.periods` has the
-periods of the loops; row sizes are those of an ordinary table. Each checkpoint costs one more write unit.
+The fleet is in 3.x mode, its shards are idle, and its leases are spread evenly over the workers.
+`tests/benchmarks/bill.py` counts the requests of whole workers in virtual time, and a test ensures that the formula
+gives the same number. The periods of the loops are in `mld.core.periods`; the row sizes are those of an ordinary table.
+Each checkpoint costs one more write unit.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from mld.properties.settings import Settings
 
 LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
 WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125
-"""The prices of `LIST_PRICE`. They differ by region, and for provisioned capacity and discounts."""
+"""The prices of `LIST_PRICE`. Other regions, provisioned capacity and discounts have other prices."""
 HOURS_PER_MONTH = 730.0
 HOUR_S = 3600.0
 
 READ_UNIT_BYTES = 4096
 CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
-"""Read units per `READ_UNIT_BYTES`."""
+"""Read units for each `READ_UNIT_BYTES`."""
 LEASE_ROW_BYTES = 350
 REPORT_ROW_BYTES = 400
 INDEX_ROW_BYTES = 75
-"""A row of the owner index, which has only the keys: a shard id, and a worker id of 36 characters."""
+"""Size of a row in the owner index, which has only the keys: a shard id, and a worker id of 36 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The settings that decide how often a fleet reads and writes."""
+    """The settings on which it depends how often a fleet reads and writes."""
 
     lease_duration_s: float
     assignment_interval_s: float
@@ -77,11 +78,11 @@ class Rates:
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
-    """Return the units that a fleet at rest takes in an hour. It must have at least one lease and one worker."""
+    """Return the units that a fleet at rest takes in an hour. There must be at least one lease and one worker."""
     holders = min(leases, workers)
     renewals = leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
     reports = workers * _per_hour(rates.report_period_s)
-    lock_beats = _per_hour(LEADER_HEARTBEAT_S)
+    lock_heartbeats = _per_hour(LEADER_HEARTBEAT_S)
 
     per_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
     listings = holders * per_holder + (workers - holders) * _pages(0)
@@ -89,13 +90,14 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     looks = _looks_per_hour(leases, workers, rates)
     scanning = looks * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
     lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT
-    return Units(discovery + scanning + lock_looks, renewals + reports + lock_beats)
+    return Units(discovery + scanning + lock_looks, renewals + reports + lock_heartbeats)
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how often an hour workers read the whole table, or all its parts (`mld.fleet.assign.takeover`).
+    """Return how many times an hour workers read the whole table, or all its parts (`mld.fleet.assign.takeover`).
 
-    Assignment runs use what the failover watcher of their worker reads, and it uses what they and audits read.
+    Assignment runs use what the failover watcher of the same worker has read. The watcher uses what runs and audits
+    have read.
     """
     runs, audits = _per_hour(rates.assignment_interval_s), _per_hour(AUDIT_PERIOD_S)
     if workers == 1:
@@ -109,7 +111,9 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how often an hour workers query the index for their leases: one period after the last query or scan."""
+    """Return how many times an hour workers query the index for their leases. Each query comes one period after the
+    last query or scan.
+    """
     if workers == 1:
         return _per_hour(QUERY_SPACING_S_MAX)
     watchers = min(WATCHERS, workers) if part_count(leases) == 1 else 0
@@ -126,5 +130,5 @@ def _per_hour(period_s: float) -> float:
 
 
 def _pages(size_bytes: int) -> float:
-    """Return the read units for an eventually consistent read of `size_bytes`."""
+    """Return the read units of an eventually consistent read of `size_bytes`."""
     return EVENTUALLY_CONSISTENT * max(1, math.ceil(size_bytes / READ_UNIT_BYTES))

@@ -1,7 +1,7 @@
 """Guesses from the files of a record processor which generation of the child protocol it speaks.
 
-Rule: configuration#effective-values. `mld check` warns of a wrong `mld.protocolVersion`, because that shows late: a
-program for KCL 1.x works until a shard ends or a lease is lost.
+Rule: configuration#effective-values. `mld check` warns if `mld.protocolVersion` seems to be wrong, because the mistake
+shows late: a program for KCL 1.x works until a shard ends or a lease is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OLD = re.compile(r"""["']shutdown["']""")
 
 
 def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
-    """Warn if the command's program seems to speak another generation than the file says."""
+    """Return a warning if the command's program seems to speak another generation than the file names."""
     found = guess(split_command(settings.child.command), environment)
     if found is None or found[0].value == settings.child.protocol_version:
         return []
@@ -36,7 +36,7 @@ def generation_remarks(settings: Settings, file_name: str, environment: Mapping[
 
 
 def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
-    """Return the generation that a command's program speaks, and the sign of it; None if there is no sign."""
+    """Return the generation that a command's program seems to speak, and what shows it; None if nothing does."""
     for path in map(Path, (find_executable(command) or "", *command[1:])):
         source = _source(path)
         if _KCLPY.search(source):
@@ -51,7 +51,7 @@ def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Diale
 
 
 def _source(path: Path) -> str:
-    """Return the beginning of a program's text; empty if the file is missing or a binary."""
+    """Return the beginning of a program's text; empty if the file cannot be read or is a binary."""
     try:
         with path.open("rb") as file:
             text = file.read(SOURCE_BYTES_MAX) if path.is_file() else b""
@@ -61,7 +61,7 @@ def _source(path: Path) -> str:
 
 
 def _interpreter(source: str) -> list[str]:
-    """Return the command in the first line of a script, without `env`."""
+    """Return the command in the first line of a script (``#!``), without `env`."""
     words = source.partition("\n")[0].removeprefix("#!").split() if source.startswith("#!") else []
     return words[1:] if words and Path(words[0]).name == "env" else words
 

@@ -1,8 +1,8 @@
 """`refusals`: finds values of a readable file that `mld run` or AWS would refuse. Used by `mld run` and `mld check`.
 
-Names are checked against the patterns in botocore's models of the services; programs and packages must be on this
-machine. A remark never contains a value, because a value may contain a secret; `mld check` shows values that may be
-shown.
+Names are checked against the patterns in botocore's models of the services. Programs and packages must exist on this
+machine. A remark never contains a value from the file, because the value may contain a secret; `mld check` itself shows
+the values that may be shown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOT_FOUND = "give a path relative to the working directory, an absolute one, or 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """The names that a service accepts."""
+    """Which names a service accepts."""
 
     least: int
     most: int
@@ -53,7 +53,8 @@ class NameRule:
 def name_rule(service: str, shape: str) -> NameRule:
     """Return the rule for names of a `shape` in botocore's newest model of a service.
 
-    This blocks for some milliseconds. It reads the model's file, because importing botocore takes ten times as long.
+    This blocks for some milliseconds. It reads the model's file, because to import botocore would take ten times as
+    long.
     """
     spec = find_spec("botocore")
     assert spec is not None and spec.origin is not None, "mld requires it"
@@ -63,7 +64,9 @@ def name_rule(service: str, shape: str) -> NameRule:
 
 
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
-    """Return errors for values that cannot work, and warnings for values that hardly can (errors with mld.strict)."""
+    """Return errors for values that cannot work, and warnings for values that are unlikely to. With mld.strict all are
+    errors.
+    """
     found = [
         *_names(settings, file_name),
         *_programs(settings, file_name),
@@ -96,7 +99,9 @@ def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def _remedy(key: str, name: str, rule: NameRule, added: int) -> str:
-    """Return the remedy for a refused name. Its last `added` characters are not from the file, but a suffix of ours."""
+    """Return the remedy for a refused name. Its last `added` characters are a suffix that mld adds to a name in the
+    file.
+    """
     if name.startswith("arn:"):
         return "write the ARN as streamArn" if key == "streamName" else "write the name alone, without the ARN"
     if "<" in name or "{" in name:
@@ -119,7 +124,7 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
-    """Yield (level, fault, remedy) for each fault of a command."""
+    """Yield level, message and remedy for each fault of a command."""
     is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
     found = find_executable(words)
     if found is None:
@@ -140,8 +145,8 @@ def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
 
 
 def _packages(settings: Settings, file_name: str) -> Iterator[Remark]:
-    """Yield remarks for settings that need a package of an extra which is not installed. For a page that could not be
-    shown it is a warning.
+    """Yield remarks on settings that need a package of an extra that is not installed. If only a page would not be
+    shown, the remark is a warning.
     """
     if settings.schemas.mode is SchemaMode.JSON and not is_installed("fastavro"):
         why = "json needs a package that is not installed (fastavro)"

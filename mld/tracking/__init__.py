@@ -1,1 +1,1 @@
-"""The streams of a worker: the list of them, and the work that each needs besides the holding of leases."""
+"""The streams of a worker: the list of them, and the work for each that has nothing to do with holding leases."""

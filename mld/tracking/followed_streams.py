@@ -102,6 +102,7 @@ class FollowedStreams(TrackedStreams):
     # --- the list -----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
+        """Follow the list until cancelled; after a failed pass the list stays as it was."""
         while True:
             await self.follower.pause()
             try:

@@ -1,4 +1,4 @@
-"""`ListFollower`: keeps this worker's copy of the list of streams, and writes the row when this worker leads.
+"""`ListFollower`: keeps this worker's copy of the list of streams, and writes the list's row if this worker leads.
 
 Rules: shards#list-of-streams, shards#epoch-of-a-stream. If a read, a write or a look-up fails, the list stays as it
 was.
@@ -32,18 +32,21 @@ from mld.tracking.stream_list import (
 log = logging.getLogger(__name__)
 
 PERIOD_S = 20.0
-"""How often the list is read. A new stream must be consumed a minute after it was added to the settings, which takes
-two periods, an assignment, and the start of its consumers."""
-FIRST_PERIOD_S = 2.0  # while there is no list, because the leader of a fleet that has just started will soon write it
-ASKED_IN_TURN = 20  # known streams described in each pass, to notice streams that were deleted and created again
-ASKED_PER_SECOND = 15  # an account may call DescribeStreamSummary 20 times a second
+"""How often the list is read. A new stream is to be consumed a minute after it was added to the settings. That takes
+two periods, an assignment, and the start of its consumers.
+"""
+FIRST_PERIOD_S = 2.0  # used while there is no list: the leader of a new fleet will soon write it
+ASKED_IN_TURN = 20  # this many known streams are described in each pass, to notice any that was deleted and made again
+ASKED_PER_SECOND = 15  # at most this many; an account may call DescribeStreamSummary 20 times a second
 
 _ByName = Mapping[tuple[str, str], ListedStream]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedStream:
-    """A stream that the settings name, by its label. `arn` None: it is in the region and account of the application."""
+    """A stream as the settings name it, with its label. `arn` None: it is in the region and account of the
+    application.
+    """
 
     label: str
     arn: str | None = None
@@ -52,8 +55,10 @@ class WantedStream:
 
 @dataclass(eq=False)
 class ListFollower:
-    """Follows the list in `table`. `read_wanted` reads the streams of the settings anew each time; if the settings are
-    damaged, it returns those read last. `describe` asks the service about a stream, and raises `errors.StreamError`.
+    """Follows the list in `table`.
+
+    `read_wanted` reads the streams of the settings anew each time; if the settings are damaged, it returns those that
+    it read last. `describe` asks the service about a stream, and raises `errors.StreamError`.
     """
 
     table: ListTable
@@ -70,9 +75,9 @@ class ListFollower:
         self._published: tuple[ListedStream, ...] = ()
         """The streams in the row when it last existed."""
         self._own: tuple[ListedStream, ...] = ()
-        """Streams of our own settings that have leases, but are not in the row."""
+        """Streams of this worker's settings that have leases, but are not in the row."""
         self._own_for: tuple[frozenset[str], Sequence[WantedStream]] = (frozenset(), ())
-        """The unlisted streams and the settings from which `_own` was made."""
+        """The unlisted streams and the settings from which `_own` was made last."""
         self.streams = TrackedList()
         """The list that this worker follows: the streams in the row, and `_own`."""
         self.reads = 0
@@ -80,7 +85,7 @@ class ListFollower:
 
     @property
     def sentence(self) -> str:
-        """Why streams of the settings are not in the list; empty if all are."""
+        """Why streams of the settings are not in the list; empty if all of them are."""
         return "; ".join(f"stream {label}: {why}" for label, why in sorted(self._complaints.items()))
 
     @property
@@ -89,7 +94,7 @@ class ListFollower:
         return bool(self.streams.version) and not self._own
 
     def wake(self) -> None:
-        """Read the list now."""
+        """Make `pause` end now, so that the list is read."""
         self._woken.set()
 
     async def pause(self) -> None:
@@ -98,12 +103,12 @@ class ListFollower:
         self._woken.clear()
 
     async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
-        """Read the list and return it. First write it if this worker `leads`, or if there is none and `may_begin`.
+        """Read the list and return it. Before, write it if this worker `leads`, or if there is none and `may_begin`.
 
-        `in_table` are the identifiers of all leases. Raises `errors.TableError`.
+        `in_table` are the identifiers of the streams of all leases. Raises `errors.TableError`.
         """
         found = await self.table.read()
-        if not found.version:  # the row was deleted or damaged, or never existed: go on from the streams remembered
+        if not found.version:  # the row was deleted or damaged, or never existed: keep the streams of the last good row
             self._note_damage(found)
             found = replace(found, streams=self._published)
         self.streams = found
@@ -133,6 +138,7 @@ class ListFollower:
         self._damaged = found.seen
 
     def _note_former(self) -> None:
+        """Note which streams are former ones now, and since when this worker has seen each of them as one."""
         now = self.clock.monotonic()
         former = (one.stream for one in self.streams.streams if one.former_since_s is not None)
         self._former_seen = {stream: self._former_seen.get(stream, now) for stream in former}
@@ -142,11 +148,11 @@ class ListFollower:
         self.streams = await self.table.write(without(self.streams, gone)) or self.streams
 
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
-        """Return streams of our own settings that have leases, but are not in the list at all.
+        """Return streams of this worker's settings that have leases, but are not in the list at all.
 
-        An mld leader lists every stream before it creates the stream's leases, and lists as former all streams that
-        only have leases. So these streams are in no list because a Java leader created their leases; it will assign
-        some of these to us.
+        A leader of mld lists every stream before it creates the stream's leases, and lists as former all streams that
+        only have leases. So a stream with leases that is not listed has got them from a leader of Java, which will
+        assign some of them to this worker.
         """
         unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
         if not unlisted:
@@ -162,12 +168,13 @@ class ListFollower:
             found = _identified(one, answers[one.label], None, {}, by_name)
             if isinstance(found, str):
                 self._complain(one.label, found)
-                self._own_for = frozenset(), ()  # so that the next call describes the streams again
+                self._own_for = frozenset(), ()  # so that the next call describes all these streams again
             elif found.stream in unlisted:
                 own.append(found)
         return tuple(own)
 
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
+        """Write the list that the settings and the leases call for, unless the row has it already."""
         listed = await self._listed(wanted, in_table)
         after = next_list(self.streams, listed, in_table, self.clock.wall())
         if after is None and not self.streams.version:
@@ -181,12 +188,12 @@ class ListFollower:
             self.streams = await self.table.read()
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
-        """Return the streams of the settings as they must be listed. If a stream cannot be identified, it stays as
-        listed before.
+        """Return the streams of the settings as they are to be listed. A stream that cannot be identified stays listed
+        as before.
         """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
-        newest, there = self.streams.newest(), _by_name(in_table)  # by name, because there may be thousands of each
+        newest, there = self.streams.newest(), _by_name(in_table)  # by name: there may be thousands of streams
         listed: dict[str, ListedStream] = {}
         for one in wanted:
             known = before.get(one.label)
@@ -207,7 +214,7 @@ class ListFollower:
         return list(listed.values())
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
-        """Return the streams to describe now: those that are new or changed, and in turn some of the others."""
+        """Return the streams to describe now: all that are new or changed, and some of the others, which take turns."""
         begin = self._turn if self._turn < len(wanted) else 0
         self._turn = begin + ASKED_IN_TURN
         return [
@@ -219,7 +226,7 @@ class ListFollower:
         ]
 
     async def _ask(self, asked: Sequence[WantedStream]) -> dict[str, StreamSummary | StreamError]:
-        """Describe streams; return the service's answers, or its errors, by label."""
+        """Describe streams; return the service's answer for each, or its error, by label."""
         answers: dict[str, StreamSummary | StreamError] = {}
         for number, one in enumerate(asked, 1):
             if number % ASKED_PER_SECOND == 0:
@@ -231,13 +238,14 @@ class ListFollower:
         return answers
 
     def _complain(self, label: str, why: str) -> None:
-        """Log why a stream is not listed, once for each reason."""
+        """Log why a stream is not listed; each reason only once."""
         if self._complaints.get(label) != why:
             log.error("stream %s: %s", label, why, extra={"action": "stream_not_listed"})
         self._complaints[label] = why
 
 
 def _by_name(in_table: Iterable[StreamId]) -> Mapping[tuple[str, str], Sequence[StreamId]]:
+    """Return the identifiers of streams by account and name."""
     found: dict[tuple[str, str], list[StreamId]] = {}
     for one in in_table:
         found.setdefault((one.account, one.name), []).append(one)
@@ -251,7 +259,7 @@ def _identified(
     newest: _ByName,
     there: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
-    """Return the stream as it must be listed; a text says why it is not listed, or not yet."""
+    """Return the stream as it is to be listed; a text if it is not listed, or not yet, with the reason."""
     if isinstance(answer, StreamError):
         return str(answer)
     name = account_and_name(answer.arn)

@@ -1,6 +1,6 @@
-"""`ListTable`: reads and conditionally writes the row of the lease table that has the list of streams. No retries.
+"""`ListTable`: reads and conditionally writes the row of the lease table that has the list of streams, without retries.
 
-Rule: shards#list-of-streams. `stream_list` decides the contents of the row.
+Rule: shards#list-of-streams. `stream_list` decides what the row contains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parents of a shard: decides whether the shard may start, because all parents that have a row are at SHARD_END.
+"""Decides whether a shard may start: all its parents that have a row must be at SHARD_END.
 
 Rule: shards#parents-before-children. A parent without a row never blocks: its row was cleaned up, or it never had one.
 Reads are strongly consistent, so that a child also waits for a parent whose row was created a moment ago.
@@ -15,14 +15,14 @@ from mld.leases.lease import Lease
 from mld.shards.shard_rows import ShardRows
 
 ANCESTORS_MAX = 1_000
-"""How many ancestors a child's environment names at most, the nearest first; the size of an environment is limited."""
+"""How many ancestors a child's environment names at most, the nearest first. The size of an environment is limited."""
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
     """Return the id of the first parent of `lease` that has not ended; None if the shard may start.
 
-    `rows` has the parents' rows; None or no entry means that there is no row. As in Java, a row at SHARD_END with a
-    sub-sequence number still blocks.
+    `rows` has the parents' rows; a parent whose entry is None or absent has no row. As in Java, a row at SHARD_END with
+    a sub-sequence number still blocks.
     """
     for parent in sorted(lease.parents):
         row = rows.get(parent)
@@ -32,7 +32,7 @@ def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | Non
 
 
 def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
-    """Return the ancestors of the shard of `lease`: the parents in its row, and theirs in the listing `listed`."""
+    """Return the ancestors of the shard of `lease`: the parents in its row, and the ancestors of these in `listed`."""
     found: dict[str, None] = {}
     left = deque(sorted(lease.parents))
     while left and len(found) < ANCESTORS_MAX:

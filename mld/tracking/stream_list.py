@@ -1,7 +1,7 @@
 """The list of streams that all workers of an application follow, in one row of the lease table. Pure.
 
 Rules: shards#list-of-streams, shards#epoch-of-a-stream. The leader writes the row from its own settings, and the other
-workers read it. So a worker with old settings does not take new streams for former ones, and does not delete their
+workers read it. So a worker with old settings does not treat new streams as former ones, and does not delete their
 leases.
 """
 
@@ -19,12 +19,14 @@ from mld.leases.own_attribute import OwnAttribute, Row, integer
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"
-"""The `entityType` of the row. KCL skips rows of unknown types."""
+"""The `entityType` of the row. KCL skips rows of types that it does not know."""
 FIELDS = ("entityType", "version", "streams")
-"""The attributes of the row besides its key."""
+"""The attributes of the row, except for its key."""
 INTEGER_MAX = 2**63 - 1
 DYNAMODB_EPOCH = 1
-"""The epoch of all DynamoDB streams, as in the KCL's adapter: labels already distinguish the streams of a table."""
+"""The epoch of all DynamoDB streams, as in the KCL's adapter. It need not differ, because the label of a table's stream
+does.
+"""
 _ARN = re.compile(
     r"arn:aws[^:]*:(?:kinesis:[-a-z0-9]*:(?P<account1>\d+):stream/(?P<stream>[^:/]+)"
     r"|dynamodb:(?P<region>[-a-z0-9]+):(?P<account2>\d+):table/(?P<table>[^:/]+)/stream/(?P<label>.+))",
@@ -43,9 +45,9 @@ class ListedStream:
     label: str
     arn: str
     created_ms: int | None = None
-    """When the stream was created, by the service; None if unknown."""
+    """When the stream was created, according to the service; None if unknown."""
     former_since_s: int | None = None
-    """When the stream was first missing in the settings; None while it is in them."""
+    """When the stream was first missing from the settings, in epoch seconds; None while it is in them."""
 
     @property
     def id(self) -> StreamId:
@@ -56,7 +58,7 @@ class ListedStream:
 
 @dataclass(frozen=True, slots=True)
 class TrackedList:
-    """The contents of the row. `version` 0: there is no readable row. `seen` are the row's attributes as read."""
+    """The contents of the row. `version` is 0 if there is no readable row. `seen` are the row's attributes as read."""
 
     version: int = 0
     streams: tuple[ListedStream, ...] = ()
@@ -67,11 +69,13 @@ class TrackedList:
         return replace(self, version=self.version + 1, streams=tuple(streams))
 
     def current(self) -> Mapping[str, ListedStream]:
-        """Return the streams of the settings, by label."""
+        """Return the streams that the settings name, by label."""
         return {one.label: one for one in self.streams if one.former_since_s is None}
 
     def newest(self) -> Mapping[tuple[str, str], ListedStream]:
-        """Return the newest incarnation of each stream by account and name, whatever its label, even a former one."""
+        """Return the newest incarnation of each stream, by account and name; its label does not count, and it may be a
+        former stream.
+        """
         found = sorted(((one.id, one) for one in self.streams), key=lambda pair: pair[0].epoch)
         return {(stream.account, stream.name): one for stream, one in found}
 
@@ -92,8 +96,8 @@ def identify(
     """Return the identifier of a stream in the lease table (shards#epoch-of-a-stream), or a sentence that says why the
     stream cannot be tracked.
 
-    `arn` and `created_ms` come from the service, `epoch` from the settings; `listed` is the stream in the present list,
-    and `in_table` has the identifiers of all leases.
+    `arn` and `created_ms` come from the service, `epoch` from the settings. `listed` is the stream in the present list.
+    `in_table` has the identifiers of the streams of all leases.
     """
     account, name = account_and_name(arn)
     if arn.split(":")[2] == "dynamodb":
@@ -127,8 +131,8 @@ def identify(
 
 
 def account_and_name(arn: str) -> tuple[str, str]:
-    """Return the account and the name of the stream with this ARN, in the form that lease keys have. The name of a
-    DynamoDB stream is ``REGION$ACCOUNT$TABLE$LABEL``, with an underscore for each colon of the label.
+    """Return the account and the name of the stream with this ARN, as lease keys contain them. The name of a DynamoDB
+    stream is ``REGION$ACCOUNT$TABLE$LABEL``, with each colon of the label replaced by an underscore.
 
     Raises ValueError if this is not the ARN of a stream.
     """
@@ -144,9 +148,9 @@ def account_and_name(arn: str) -> tuple[str, str]:
 def next_list(
     before: TrackedList, wanted: Sequence[ListedStream], in_table: Iterable[StreamId], now_s: float
 ) -> TrackedList | None:
-    """Return the list to write when the settings name `wanted`; None if nothing changes.
+    """Return the list to write if the settings name `wanted`; None if the list need not change.
 
-    Streams that are not wanted, but were listed or have leases, are former streams.
+    A stream that is not wanted, but was listed or has leases, becomes a former stream.
     """
     is_wanted = {one.stream for one in wanted}
     former = {one.stream: one for one in before.streams if one.stream not in is_wanted}
@@ -170,8 +174,9 @@ def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
 
 
 def labels_of(streams: TrackedList) -> dict[str, str]:
-    """Return a unique name for people for each stream of the list, by identifier: its label, or its identifier if it is
-    a former stream and another one has the same label.
+    """Return a name for people for each stream of the list, by identifier. No two streams have the same name.
+
+    The name is the label. It is the identifier if the stream is a former one and another stream has the same label.
     """
     count = Counter(one.label for one in streams.streams)
     return {
@@ -181,7 +186,7 @@ def labels_of(streams: TrackedList) -> dict[str, str]:
 
 
 def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple[str, ...]:
-    """Return the identifiers of the former streams whose leases may be deleted now."""
+    """Return the identifiers of the former streams whose leases may be deleted at `now_s`, epoch seconds."""
     return tuple(
         one.stream for one in streams.streams if one.former_since_s is not None and now_s - one.former_since_s >= wait_s
     )
@@ -191,7 +196,7 @@ def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple
 
 
 def parse(row: Row) -> TrackedList:
-    """Return the list of a row. Never raises: a damaged row counts as missing, until a leader overwrites it."""
+    """Return the list in a row. It never raises: a damaged row counts as missing, until a leader overwrites it."""
     seen = {name: row[name] for name in FIELDS if name in row}
     entity, version, streams = _ENTITY.read(row), _VERSION.read(row), _STREAMS.read(row)
     if entity is None or version is None or streams is None:
@@ -230,7 +235,7 @@ def _is_sound(one: ListedStream) -> bool:
 
 
 def unchanged(seen: Row) -> dict[str, Any]:
-    """Return request parameters with the condition that the row is still as it was read, or still missing."""
+    """Return request parameters for the condition that the row is as it was read, or is still missing."""
     terms = (f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in FIELDS)
     values = {f":{name}": value for name, value in seen.items()}
     return {
@@ -241,7 +246,7 @@ def unchanged(seen: Row) -> dict[str, Any]:
 
 
 def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
-    """Return the attributes of the row besides its key. Raises ValueError if the list is too long for a row."""
+    """Return the attributes of the row, except for its key. Raises ValueError if the list is too long for a row."""
     items = [{name: value for name, value in asdict(one).items() if value is not None} for one in streams.streams]
     text = json.dumps(items, separators=(",", ":"))
     if len(text) > ROW_BYTES_MAX:

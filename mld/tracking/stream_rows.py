@@ -1,8 +1,8 @@
-"""The rows of each stream in a table that has several, and the table as the fleet sees it.
+"""The rows of each stream in a table that has several, and the table without the streams that nobody is to consume.
 
-Rules: shards#several-streams. In `StreamRows` a lease's `key` is the shard's own name, and no row of another stream
-exists; one view of the whole table serves all streams that ask at about the same time. `VisibleTable` and
-`VisibleViews` hide the leases of streams that nobody is to consume.
+Rules: shards#several-streams. Through `StreamRows` the rooms that work on one stream see only its rows, each with the
+plain shard id as the lease's `key`. All streams that ask at about the same time share one view of the whole table.
+`VisibleTable` and `VisibleViews` hide the leases of streams that this worker does not consume.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.leases.table_view import SeenTable, Views
 
 VIEW_VALID_S = 5.0
-"""How old a view may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
+"""How old a view may be. It must be older than the listing of shards with which it is compared, and rows are created
+conditionally, so a view of this age is good enough.
+"""
 ROWS_PER_TURN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class SortedRows:
-    """The leases of a table by stream; None is the stream of rows that name none."""
+    """The leases of a table by stream. None is the stream of rows that do not name one."""
 
     of: Mapping[str | None, TableScan] = field(default_factory=dict)
 
     @property
     def streams(self) -> frozenset[StreamId]:
-        """The identifiers that rows have."""
+        """The identifiers of the streams that rows name."""
         found = (parse_stream_id(stream) for stream in self.of if stream is not None)
         return frozenset(stream for stream in found if stream is not None)
 
     def of_stream(self, stream: str | None) -> TableScan:
-        """Return the rows of one stream, with the shards' own names as keys."""
+        """Return the rows of one stream, with plain shard ids as keys."""
         return self.of.get(stream, TableScan())
 
 
 async def sorted_by_stream(scan: TableScan) -> SortedRows:
-    """Return the leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
+    """Return the leases of `scan` by stream, with plain shard ids as keys. Other tasks get a turn every few hundred
+    rows.
+    """
     leases: dict[str | None, list[Lease]] = {}
     corrupt: dict[str | None, list[tuple[str, str]]] = {}
     for number, lease in enumerate(scan.leases, 1):
@@ -61,12 +65,12 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
 
 
 def within_stream(lease: Lease) -> Lease:
-    """Return the lease as its stream's rooms know it."""
+    """Return the lease with the plain shard id as its key, as in a table of only its stream."""
     return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
 
 
 class RecentRows:
-    """The rows of the table as a view of the last few seconds shows them, sorted by stream once for all who ask."""
+    """The rows of the table, at most a few seconds old, and sorted by stream only once for all callers."""
 
     def __init__(self, views: Views, clock: Clock) -> None:
         self.views = views
@@ -79,7 +83,7 @@ class RecentRows:
         return await self.views.newer_than(self._clock.monotonic() - VIEW_VALID_S)
 
     async def by_stream(self) -> SortedRows:
-        """Return the rows of such a view. Raises `errors.TableError`."""
+        """Return the rows of such a view, by stream. Raises `errors.TableError`."""
         async with self._lock:
             view = await self.view()
             if self._sorted is None or self._sorted[0] is not view:
@@ -89,7 +93,7 @@ class RecentRows:
 
 @dataclass(eq=False)
 class AllRows:
-    """Implements `shards.shard_rows.ShardRows` for the only stream of a table. Each scan shows the rows as of now."""
+    """Implements `shards.shard_rows.ShardRows` for the only stream of a table. Each scan returns the present rows."""
 
     table: LeaseTable
     views: Views
@@ -122,8 +126,10 @@ class StreamRows:
 
 
 class VisibleTable:
-    """A `LeaseTable` whose scans have only leases of the streams that this worker consumes now, by their identifiers;
-    None stands for the one stream of a table of one. Rows can be read and written by key as ever.
+    """A `LeaseTable` whose scans return only leases of the streams that this worker consumes now (`streams`).
+
+    `streams` has their identifiers, or None for the only stream of a table. Rows can still be read and written by any
+    key.
     """
 
     def __init__(self, table: LeaseTable, *streams: str | None) -> None:
@@ -135,7 +141,7 @@ class VisibleTable:
         return self.visible(await self.stored.scan(part, consistent=consistent))
 
     def visible(self, scan: TableScan) -> TableScan:
-        """Return the scan without the leases of other streams."""
+        """Return the scan without the leases of streams that are not consumed."""
         return replace(scan, leases=tuple(lease for lease in scan.leases if lease.stream in self.streams))
 
 
@@ -157,7 +163,7 @@ class VisibleViews:
         return self._visible(await self._views.newer_than(at))
 
     def _visible(self, view: SeenTable) -> SeenTable:
-        """Return the view without other streams' leases, filtered once for all who ask."""
+        """Return the view without the leases of streams that are not consumed; filtered once for all callers."""
         if self._filtered is None or self._filtered[:2] != (view, self._table.streams):
             self._filtered = view, self._table.streams, replace(view, scan=self._table.visible(view.scan))
         return self._filtered[2]

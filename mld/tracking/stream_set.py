@@ -209,6 +209,7 @@ class TrackedStreams:
         self._has_sync_due.set()
 
     async def _sync_when_due(self) -> None:
+        """Create missing rows whenever a stream is noted as due for it, until cancelled."""
         while True:
             await self._has_sync_due.wait()
             await self.needs.clock.sleep(self.needs.settings.shards.sync_interval_s)

@@ -2,7 +2,7 @@
 
 Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule. It
 connects rooms that must not import each other: it answers the consumers' questions (`ShardCare`) by the decisions of
-`mld.shards`, and wakes the fleet and waiting consumers when rows have changed.
+`mld.shards`, and it wakes the fleet, and consumers that wait, if rows have changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mld.tracking.parents import ancestors_of, parents_complete
 
 log = logging.getLogger(__name__)
 
-SURVEY_VALID_S = 5.0  # if a stream vanishes, all its shards ask at once, and share one scan and one listing
+SURVEY_VALID_S = 5.0  # if a stream vanishes, the consumers of all its shards ask at once: they share one survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class Standing(Enum):
 
     CONSUMED = "consumed"
     FORMER = "former"
-    """No worker must consume it: give it back."""
+    """No worker is to consume it, so it is given back."""
     UNKNOWN = "unknown"
-    """Keep it for now; `on_change` is called when more is known."""
+    """It is kept for now; `on_change` is called when more is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """The sources of a stream's records and shards. `name` is its name for people."""
+    """The sources of one stream's records and shards. `name` is the stream's name for people."""
 
     name: str
     streams: Streams
@@ -73,10 +73,10 @@ class OpenedStream:
 
 @dataclass(eq=False)
 class TrackedStream:
-    """The parts of one stream. Implements `consumer.shard_care.ShardCare`.
+    """What a worker does for one stream. Implements `consumer.shard_care.ShardCare`.
 
-    The keys of all leases here, in `leases` and in arguments, are the shards' own names. `on_sync_due` is called with
-    this stream when a shard lacks its row.
+    The keys of all leases here, in `leases` and in arguments, are plain shard ids. `on_sync_due` is called with this
+    stream's identifier if a shard lacks its row.
     """
 
     needs: TrackingNeeds
@@ -99,7 +99,7 @@ class TrackedStream:
             on_created=fleet.wake_leases,
             on_abandoned=self.cleanup.enqueue,
         )
-        self._waiting_for: dict[str, str] = {}  # parents that shards wait for, so that each wait is logged only once
+        self._waiting_for: dict[str, str] = {}  # the parent of each wait, so that it is logged once
         self._parked_because: dict[str, str] = {}
         self._survey_lock = asyncio.Lock()
         self._surveyed: Survey | None = None
@@ -118,7 +118,7 @@ class TrackedStream:
     async def oddity(self, lease: Lease) -> str | None:
         """Return why the row cannot belong to its shard as listed; None if it can, or if the shard is not known.
 
-        An unknown shard is looked up now if its row has a position, or if it has parents (`ancestors` needs them).
+        A shard that is not known is looked up now if its row has a position or parents (`ancestors` needs the listing).
         """
         shards = self.leases.detector
         if lease.key not in shards.known and (lease.parents or not lease.checkpoint.is_sentinel):
@@ -163,7 +163,7 @@ class TrackedStream:
             log.error("%s", reason, extra=about("shard_parked", lease.key))
 
     async def _survey(self) -> Survey:
-        """Return the survey of rows and shards; calls within `SURVEY_VALID_S` share one."""
+        """Return the survey of rows and shards. Calls within `SURVEY_VALID_S` share one survey."""
         async with self._survey_lock:
             now = self.needs.clock.monotonic()
             if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
