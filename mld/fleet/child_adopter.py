@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ChildAdopter:
-    """Assigns the leases to `worker_id` in the background, one by one: the next when the one before is held."""
+    """Assigns the leases to `worker_id` in the background, one by one: each only when the one before is held."""
 
     table: LeaseTable
     keeper: LeaseKeeper
@@ -49,7 +49,7 @@ class ChildAdopter:
         self._stopped = True
 
     def abandon(self) -> None:
-        """End without waiting."""
+        """Cancel what is under way, without waiting for it."""
         self._adopting.cancel()
 
     async def _adopt(self, keys: Iterable[str]) -> None:

@@ -36,14 +36,14 @@ from mld.leases.table_view import Views
 
 log = logging.getLogger(__name__)
 
-LAST_LOOK_TIMEOUT_S = 2.0  # short, as lock and report are deleted after it; leases that it misses expire
+LAST_LOOK_TIMEOUT_S = 2.0  # short, because lock and report are deleted only afterwards; leases that it misses expire
 
 
 @dataclass(eq=False)
 class Departure:
-    """Gives leases of `worker_id` to other workers; none gets more than `leases_max`.
+    """Gives leases of `worker_id` to other workers; none of them gets more than `leases_max`.
 
-    `table` and `views` have the leases that the fleet is to see, `stored` all of them.
+    `table` and `views` have only the leases that the fleet is to see, `stored` has all leases.
     """
 
     table: LeaseTable
@@ -73,8 +73,8 @@ class Departure:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
     async def _receiver_now(self, lease: Lease) -> str | None:
-        """Return the worker that gets this lease now: the next owner of a pending handoff, else the chosen one. None:
-        neither is there any more.
+        """Return the worker that gets this lease now: the next owner of a pending handoff, else the chosen receiver.
+        Return None if neither may receive leases any more.
         """
         for receiver in (lease.handoff_to, self._receivers.get(lease.key)):
             if receiver is not None and await self._may_receive(receiver):
@@ -82,6 +82,7 @@ class Departure:
         return None
 
     async def _may_receive(self, receiver: str) -> bool:
+        """Return whether `receiver` may receive leases. Calls for one receiver at the same time share one request."""
         if receiver not in self._asking:
             self._asking[receiver] = asyncio.ensure_future(self._ask(receiver))
             self._asking[receiver].add_done_callback(lambda _: self._asking.pop(receiver))
@@ -95,8 +96,8 @@ class Departure:
             return False
 
     async def release_late_leases(self) -> None:
-        """Release leases of any stream that were assigned to us lately and never held. Only a consistent scan surely
-        finds leases that were assigned a moment ago.
+        """Release leases of any stream that were assigned to this worker lately and that it never held. Only a
+        consistent scan is certain to find leases that were assigned a moment ago.
         """
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
@@ -135,14 +136,14 @@ class Departure:
             self._giving.spawn(self._give_away(surplus))
 
     def abandon(self) -> None:
-        """End without waiting."""
+        """Cancel what is under way, without waiting for it."""
         self._giving.cancel()
         for asking in list(self._asking.values()):
             asking.cancel()
 
     def _find(self) -> list[Lease]:
-        """Return the leases above the limit: those that came last, but leases that an operator has moved here only if
-        necessary.
+        """Return the leases above the limit. These are the ones that came last; leases that an operator has moved here
+        are among them only if there are not enough others.
         """
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]
@@ -150,6 +151,9 @@ class Departure:
         return staying[self.room :]
 
     async def _give_away(self, surplus: Sequence[Lease]) -> None:
+        """Begin a handoff of each surplus lease to its receiver, if it has one. What fails is left for the next
+        report.
+        """
         try:
             receivers = await self.receivers_of(lease.key for lease in surplus)
             for lease in surplus:

@@ -63,8 +63,8 @@ DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 class Fleet:
     """Call `start` when the lease table exists, `run` while the worker runs, and `leave` and `close` at its end.
 
-    `table` has the leases of consumed streams, `stored` all of them. `status_of` returns the status of a shard of this
-    worker. All parts ask `leader` whether this worker leads; it asks the election that suits the mode.
+    `table` has only the leases of consumed streams, `stored` has all leases. `status_of` returns the status of a shard
+    of this worker. All parts ask `leader` whether this worker leads; it asks the election that suits the mode.
     """
 
     settings: Settings
@@ -74,9 +74,9 @@ class Fleet:
     table: LeaseTable
     stored: StoredTable
     views: TableView
-    """Of `stored`."""
+    """The views of `stored`."""
     visible: Views
-    """Of `table`."""
+    """The views of `table`."""
     keeper: LeaseKeeper
     taker: LeaseTaker
     clock: Clock
@@ -127,8 +127,9 @@ class Fleet:
             self._assigner.forget,
             self._membership.forget,
         ]
-        """Called when the lease table is lost or restored, to forget its rows, as the counters of new rows begin at 0.
-        Every part that remembers rows has a callback here."""
+        """Called when the lease table is lost or restored: they forget its rows, because the counters of new rows begin
+        at 0 again. Every part that remembers rows has a callback here.
+        """
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
         self._reporter: Reporter | None = None
@@ -319,8 +320,8 @@ class Fleet:
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
-        """Make the parts of a mode run, in the order that a change of the mode needs. Raises MldError; may be called
-        again.
+        """Make the parts of a mode run, in the order that a change of the mode needs. It may be called again after an
+        error. Raises MldError.
         """
         self.stored.types_rows = version is not ClientVersion.INIT
         if not components.reporter:
@@ -375,7 +376,7 @@ class Fleet:
         await (self._resigning or self.leader.close())
 
     async def abort(self) -> None:
-        """End at once, in any state, without further requests. Does nothing after `close`."""
+        """End at once, in any state, without further requests. After `close` it does nothing."""
         self._leaving = True
         self.leader.abandon()
         self._child_adopter.abandon()

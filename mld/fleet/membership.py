@@ -23,11 +23,13 @@ from mld.properties.settings import Settings
 
 LEASES_MAX = 2**31 - 1
 """The default of maxLeasesForWorker."""
-TRACE_S = 300.0  # how long a worker's traces count; a deployment does not keep a fleet away for longer
+TRACE_S = 300.0  # how long a report counts as a trace of its worker; no deployment keeps a fleet away for longer
 
 
 class FoundDead(NamedTuple):
-    """When a worker was found dead (by our wall clock), and the times in its last reports (by its own clock)."""
+    """When a worker was found dead (by our wall clock), and the times in its last reports (by the worker's own
+    clock).
+    """
 
     at_s: float
     reported_s: frozenset[int]
@@ -35,7 +37,7 @@ class FoundDead(NamedTuple):
 
 @dataclass(eq=False)
 class FleetMembership:
-    """The knowledge of the worker `worker_id` about all workers."""
+    """What the worker `worker_id` knows of all workers."""
 
     worker_id: str
     settings: Settings
@@ -48,12 +50,13 @@ class FleetMembership:
         self._mld: frozenset[str] = frozenset()
         self._of_others: Mapping[str, str] = {}
         self.drained: frozenset[str] = frozenset()
-        """The workers that an operator drains: they get leases only if no other has room. This and the next five fields
-        are as of the last scan of the whole table."""
+        """The workers that an operator drains: they get leases only if no other worker has room. This field and the
+        next five are as of the last scan of the whole table.
+        """
         self.java: frozenset[str] = frozenset()
         """The workers whose reports mld did not write."""
         self.strangers: Mapping[str, str] = {}
-        """The workers of other applications that show life, with their streams."""
+        """The workers of other applications that show life, with the stream of each."""
         self.silent: frozenset[str] = frozenset()
         """The owners whose leases have all been unchanged for a lease duration."""
         self.unheard: frozenset[str] = frozenset()
@@ -72,7 +75,7 @@ class FleetMembership:
     # --- scans of the whole table -------------------------------------------------------------------------------------
 
     def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
-        """Note all reports of a scan, one for each worker. Must be called before `saw_owners` for the same scan."""
+        """Note all reports of a scan, one for each worker. For the same scan, call it before `saw_owners`."""
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
         self.java = frozenset(report.worker for report in found) - self._mld
         self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
@@ -80,14 +83,14 @@ class FleetMembership:
         self._of_others = {report.worker: report.mld["stream"] for report in found if self.is_stranger(report)}
 
     def is_stranger(self, report: WorkerReport) -> bool:
-        """Return whether a worker of another application wrote the report: it has a stream, which differs from ours."""
+        """Return whether a worker of another application wrote the report: one that names a stream other than ours."""
         theirs = reports.application_of(report)
         return report.worker != self._me and None not in (theirs, self._application) and theirs != self._application
 
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
-        """Note the owners of leases, those of them that have renewed one, and the next owners of pending handoffs."""
+        """Note all owners of leases, those of them that have renewed one, and the next owners of pending handoffs."""
         reporting = self._looks.moving(now, self._rules)
         # An owner shows life by renewing leases. A worker without leases shows life by reports since it had some; a
         # single report proves nothing, because its writer may be dead.
@@ -102,8 +105,8 @@ class FleetMembership:
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
     def gave(self, now: float) -> None:
-        """Note that we gave a lease to another worker. We are not alone then, even if a scan that began before shows
-        nobody else. (That worker may be dead, and then its lease has to be taken.)
+        """Note that this worker gave a lease to another one. It is not alone then, even if a scan that began earlier
+        shows nobody else. (The other worker may be dead, and then its lease has to be taken.)
         """
         self._gave_at = now
         self.is_alone = False
@@ -134,9 +137,9 @@ class FleetMembership:
         self.ends.append((worker, wall_s))
 
     def saw_run(self, everything: Iterable[WorkerReport], now: float, wall_s: float) -> reports.SortedReports:
-        """Return who is what, as leader that has just read all these reports, by what it has seen of them before.
+        """Return the reports of all workers, sorted by state, for a leader that has just read them.
 
-        A report that moves is of a worker that lives, whatever the clock of its machine says.
+        A worker whose report was seen to change is alive, whatever time the clock of its machine shows.
         """
         found = tuple(everything)
         self._runs.saw(reports.newest_of_each(found), now, wall_s)
@@ -174,8 +177,8 @@ class FleetMembership:
         return report.updated_at_s in found.reported_s if found.reported_s else report.updated_at_s <= found.at_s
 
     def living(self, found: Iterable[WorkerReport], now: float, wall_s: float) -> set[str]:
-        """Return the other workers that report, without those that are silent, were found dead, are leaving, or belong
-        to another application.
+        """Return the other workers that report, except for those that are silent, found dead, leaving, or of another
+        application.
         """
         active = reports.sort_out(found, wall_s, self._rules, self._looks.alive(now, self._rules)).active
         live = {report.worker for report in active if not (self._is_found_dead(report) or self.is_stranger(report))}
@@ -192,7 +195,8 @@ class FleetMembership:
     ) -> dict[str, str]:
         """Map each of our lease `keys` to the worker that takes it over when we leave; no worker exceeds `leases_max`.
 
-        A report may be of a dead worker, even if its time is recent. So workers that we saw renew or report come first.
+        A report may be of a dead worker, even if its time is recent. So leases go only to workers that were seen to
+        renew or report, if there are any.
         """
         by_key = {lease.key: lease for lease in leases}
         loads = loads_of(by_key.values())
@@ -206,10 +210,11 @@ class FleetMembership:
 def spread(
     leases: Iterable[Lease], loads: Mapping[str, int], leases_max: int = LEASES_MAX, drained: Container[str] = ()
 ) -> dict[str, str]:
-    """Deal leases to workers with these loads: each to the worker with the lowest load, then the smallest id.
+    """Deal leases to workers with these loads: each to the worker with the lowest load, and of several to the smallest
+    id.
 
-    Return the new owner by key. A drained worker gets a lease only if no other has room. Keys for which no worker has
-    room are absent. Leases of finished shards need no room.
+    Returns the new owner by key. A drained worker gets a lease only if no other worker has room. Leases for which no
+    worker has room are absent. Leases of finished shards need no room.
     """
     heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
     heapify(heap)

@@ -47,7 +47,7 @@ class Observations:
         """The next and the present owner of each pending handoff."""
 
     def forget(self) -> None:
-        """Forget everything: leadership was just won, or the table is gone."""
+        """Forget everything, because this worker has just begun to lead or the table is gone."""
         self._rows.forget_all()
         self._handoffs.forget_all()
 
@@ -89,12 +89,14 @@ class Observations:
 
     def is_expired(self, lease: Lease, now: float) -> bool:
         """Return whether a lease has no owner, or has not moved for more than a lease duration. A lease with an owner
-        that was never observed is not expired.
+        that was never observed does not count as expired.
         """
         return lease.actual_owner is None or self._rows.is_still(lease.key, now, self._lease_duration_s)
 
     def is_blocked(self, lease: Lease, now: float) -> bool:
-        """Return whether a pending handoff must be left alone: owner alive, shard not complete, deadline not passed."""
+        """Return whether a pending handoff must be left alone: its owner lives, its shard is not complete, and its
+        deadline has not passed.
+        """
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
         return not self._handoffs.is_still(lease.key, now, self._patience_s)

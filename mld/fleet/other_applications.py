@@ -68,7 +68,8 @@ async def refuse_living_others(
 ) -> None:
     """Raise StartupError if a living worker of another application uses the table; TableError.
 
-    `scan` is the table as it was read. Without a fresh report of another application nothing is read and nobody waits.
+    `scan` is the table as it was read. If it has no fresh report of another application, this returns at once, without
+    a request.
     """
     rules = ReportRules.of(settings.fleet)
     first = suspects(await stored.beside(scan), membership, clock.wall(), rules)

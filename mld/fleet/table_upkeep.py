@@ -46,7 +46,9 @@ async def keep_index(index: LeaseIndex, clock: Clock) -> None:
 
 @dataclass(eq=False)
 class LostTable:
-    """Restores a lost table. The callbacks `on_lost` are called when the table is gone, and when it was restored."""
+    """Restores a lost table. The callbacks `on_lost` are called when the table is gone, and again when it is
+    restored.
+    """
 
     table: StoredTable
     clock: Clock
@@ -79,7 +81,7 @@ class LostTable:
                     await self.clock.sleep(lease_duration_s)
 
     def _forget(self) -> None:
-        """Have the parts of the worker forget what they have seen of the rows."""
+        """Have all parts of the worker forget the rows that they have seen."""
         for forget in self.on_lost:
             forget()
 

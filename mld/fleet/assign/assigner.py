@@ -95,13 +95,13 @@ class Assigner:
         self._counts = self.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()
         self._wrote_at = -math.inf
-        """When the writes of the last run ended: no view that is older shows what became of them."""
+        """When the writes of the last run ended. An older view does not show what became of them."""
         self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
         self._known_off: frozenset[str] = frozenset()
 
     def wake(self) -> None:
-        """Run now."""
+        """Make a run begin now."""
         self.due.set()
 
     async def run(self) -> None:
@@ -240,12 +240,12 @@ class Assigner:
         return report
 
     def _oldest(self, *, early: bool) -> float:
-        """Return the time after which the view of a run must begin (coordination#assignment-runs)."""
+        """Return the earliest time at which the view of a run may have begun (coordination#assignment-runs)."""
         now = self.clock.monotonic()
         return now if early else max(now - LOOK_PERIOD_S, self._wrote_at)
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what `read` does. The second failure in a row is raised."""
+        """Return the result of `read`. It is called again after a failure; a second failure is raised."""
         doing = "loading what is assigned"
         try:
             return await contained(read(), doing)
@@ -288,7 +288,9 @@ class Assigner:
         )
 
     def _held_back(self, leadership: Leadership, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
-        """Return what the only worker known may get by now; the next run comes soon if that is not everything."""
+        """Return the part of the plan that the only known worker may get by now. If that is not all, the next run comes
+        soon.
+        """
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         allowed = leadership.held_back(plan, alone, seen, now=now, wall_s=wall_s)
         if allowed is not plan:
@@ -309,6 +311,7 @@ class Assigner:
     # --- logs --------------------------------------------------------------------------------------------------------
 
     def _report_clocks(self) -> None:
+        """Log workers whose clocks are newly found to be wrong, and keep all of them for the faults."""
         off = self.membership.clocks_off
         self._table_seen.clocks_off = off
         for worker in sorted(off.keys() - self._known_off):

@@ -45,7 +45,7 @@ Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]
 """Puts a worker's leases into the order in which they are offered to others; `shuffling` in production."""
 
 STEP_MOVES = 50  # moves between two yields; a move costs about 10 microseconds
-RECIPIENTS_TRIED_MAX = 8  # with one metric the first decides; with several metrics, a few more may have room
+RECIPIENTS_TRIED_MAX = 8  # with one metric the first one decides; with several metrics, one of a few more may have room
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Plan:
     waiting: int = 0
     """Leases found without a living owner."""
     kept: int = 0
-    """How many of the waiting leases stay with their owner, because it is the best worker for them."""
+    """How many of the waiting leases stay with their owner, because it is the best worker for them anyway."""
     spillover: int = 0
     """How many of the waiting leases find no worker with room."""
     silent: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ def _force_stuck(view: View, queue: Queue) -> None:
 
 
 def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
-    """Move a lease, and queue both workers again, because the rank of the worker that lost it changes, too."""
+    """Move a lease. Queue both workers again, because the rank of the worker that loses the lease changes, too."""
     view.move(lease, load, why)
     source = view.loads.get(lease.actual_owner or "")
     if source is not None:
@@ -188,7 +188,9 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
 
 
 def _sources(view: View) -> list[tuple[float, Load]]:
-    """Return (weight to take away, worker) for the metric by which the most has to move; the largest weight first."""
+    """Return pairs of a weight to take away and the worker that has it, the largest weight first. Of all metrics, the
+    one by which the most weight has to move is used.
+    """
     best: list[tuple[float, Load]] = []
     best_total = -1.0
     for metric in view.averages:
@@ -200,6 +202,9 @@ def _sources(view: View) -> list[tuple[float, Load]]:
 
 
 def _hot(view: View, metric: str) -> list[Load]:
+    """Return the workers that are clearly above the average of this metric, or above their limit. If there are none,
+    but a worker is clearly below the average, return the worker with the highest value.
+    """
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
     percent = view.settings.fleet.threshold_percent
@@ -215,7 +220,7 @@ def _hot(view: View, metric: str) -> list[Load]:
 
 
 def _take(view: View, load: Load, metric: str) -> float | None:
-    """Return how much weight to take from the worker, besides the handoffs under way; None if nothing."""
+    """Return how much weight to take from the worker, in addition to the handoffs under way; None if nothing."""
     value, average = load.values[metric], view.averages[metric]
     if value <= average:
         return None
@@ -226,10 +231,11 @@ def _take(view: View, load: Load, metric: str) -> float | None:
 
 
 def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) -> Steps[None]:
-    """Move leases that together weigh less than `take`; if all are heavier, move the lightest one (with `overshoot`).
+    """Move leases that together weigh less than `take`. If each of them weighs more, move the lightest (with
+    `overshoot`).
 
-    A lease for which no worker has room does not count, so that smaller ones are still tried. If a worker is loaded
-    although its leases weigh nothing, it loses one of them, because something on it must be busy.
+    A lease for which no worker has room is passed over, so that lighter ones are still tried. If a worker has a high
+    load although its leases weigh nothing, one of them is moved, because something on that worker must be busy.
     """
     remaining, too_heavy = take, math.inf
     lightest: Lease | None = None
@@ -257,6 +263,7 @@ def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) ->
 
 
 def _place(view: View, queue: Queue, source: Load, lease: Lease) -> bool:
+    """Move the lease to the best worker that has room for it; return False if there is none."""
     recipient = _recipient(view, queue, source, view.weight(lease))
     if recipient is None:
         return False
@@ -266,7 +273,9 @@ def _place(view: View, queue: Queue, source: Load, lease: Lease) -> bool:
 
 
 def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | None:
-    """Return the best worker that stays at or below the averages with `weight` more. The others stay in the queue."""
+    """Return the best worker that is at or below all averages with `weight` added; None if there is none. The other
+    workers stay in the queue.
+    """
     passed: list[Load] = []
     found = None
     while found is None and len(passed) < RECIPIENTS_TRIED_MAX:
@@ -298,7 +307,7 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 def _even_out(view: View, loads: Collection[Load], order: Order) -> Steps[None]:
     """Move leases from the worker with the most to the worker with the fewest, until they differ by at most one.
 
-    The compared numbers are those after all handoffs that are under way.
+    A worker's number is what it will have after all handoffs that are under way.
     """
     offered = {load.worker: iter(order(load.movable)) for load in loads}
     fullest = [(load.leaving - load.count, load.worker) for load in loads]

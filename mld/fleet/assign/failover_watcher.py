@@ -151,7 +151,7 @@ class FailoverWatcher:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def _look(self, *, at_all: bool) -> None:
-        """Look at everything if it is time for that, else at the parts that are ours to look at."""
+        """Look at everything if that is due; else only at the parts of the table whose watcher this worker is."""
         parts, of = self.takeover.my_parts(), self.takeover.part_count
         is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
         if at_all or of == 1 or not parts or is_due:
@@ -212,7 +212,9 @@ class FailoverWatcher:
         self._measuring = frozenset(meters)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
-        """Hand one of our leases to a newcomer, if we have more than our share; called while no leader lives."""
+        """Hand one of our leases to a worker without leases, if we have more than our share. It is called while no
+        leader is seen to live.
+        """
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
         if move is not None and (await self._writer.write([move])).done:
@@ -223,7 +225,9 @@ class FailoverWatcher:
             )
 
     async def _read_legacy_if_due(self) -> None:
-        """Read who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
+        """Read the legacy reports, which show the Java workers. If their table does not answer, this does not hold up
+        the look.
+        """
         if self.clock.monotonic() >= self._legacy_due_at and not self._reading.is_busy:
             self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
             reading = self._reading.spawn(self._read_legacy_once())
@@ -242,6 +246,7 @@ class FailoverWatcher:
         self._tell_of_free(scan.leases)
 
     def _tell_of_free(self, leases: Sequence[Lease]) -> None:
+        """Note leases that have no owner; a leader then assigns them at once."""
         free = {lease.key for lease in leases if lease.actual_owner is None}
         if free - self._free:
             self._free |= free
@@ -282,6 +287,7 @@ class FailoverWatcher:
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 
     async def _take(self, leases: Sequence[Lease]) -> None:
+        """Take these leases by conditional writes, and note which owners are dead."""
         now = self.clock.monotonic()
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
         gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}

@@ -47,17 +47,20 @@ STEP_REPORTS = 25  # reports read between two yields; one with ten figures takes
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that may get leases. `utilization` has averages in percent, by metric; empty without metrics."""
+    """A worker that may get leases. `utilization` has its averages in percent, by metric; it is empty without
+    metrics.
+    """
 
     worker: str
     utilization: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Operating ranges by metric, percent; a metric without one has no limit."""
+    """Operating ranges in percent, by metric; a metric that is not in it has no limit."""
     is_drained: bool = False
     """An operator drains the worker: it gets a lease only if no other worker has room."""
     meter: str = ""
-    """The processors that it measures, see `LoadSource.meter`. Workers with the same meter, if not empty, are
-    neighbours."""
+    """Identifies the processors that it measures (`LoadSource.meter`). Workers with the same meter, if it is not empty,
+    are neighbours.
+    """
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
@@ -116,14 +119,14 @@ class Move:
 
 @dataclass(slots=True)
 class Load:
-    """A live worker and its load, which changes while a decider makes moves."""
+    """A live worker and its load. The load changes while a decider makes moves."""
 
     worker: str
     values: dict[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.0
     count: int = 0
-    """Leases of open shards that it holds or is about to get."""
+    """How many leases of open shards it holds or is about to get."""
     movable: list[Lease] = field(default_factory=list)
     leaving: int = 0
     leaving_weight: float = 0.0
@@ -144,7 +147,7 @@ class Load:
 
 @dataclass(slots=True)
 class View:
-    """The input of a decider, and the moves that it has decided so far."""
+    """The input of a decider, together with the moves that it has decided so far."""
 
     settings: Settings
     loads: dict[str, Load]
@@ -152,13 +155,13 @@ class View:
     has_throughput: bool = False
     averages: dict[str, float] = field(default_factory=dict)
     per_weight: dict[str, float] = field(default_factory=dict)
-    """By how much one unit of weight raises each metric."""
+    """How much one unit of weight adds to each metric."""
     waiting: list[tuple[float, str, Lease]] = field(default_factory=list)
-    """Heap of the leases to assign; the one that has been without a living owner for longest comes first."""
+    """Heap of the leases to assign, first the one that has been without a living owner for the longest time."""
     stuck: list[Lease] = field(default_factory=list)
     silent: tuple[str, ...] = ()
     neighbours: list[list[Load]] = field(default_factory=list)
-    """The workers of each machine or container that has several."""
+    """For each machine or container with several workers, these workers."""
     moves: dict[str, Move] = field(default_factory=dict)
 
     def weight(self, lease: Lease) -> float:
@@ -176,6 +179,7 @@ class View:
         return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
 
     def move(self, lease: Lease, load: Load, why: Why) -> None:
+        """Decide the move of a lease to `load`, and change the loads of both workers accordingly."""
         hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
         self.moves[lease.key] = Move(lease, load.worker, hands_off and why is Why.BALANCE, why)
         source = self.loads.get(lease.actual_owner or "")
@@ -194,7 +198,9 @@ class View:
             load.values[metric] += weight * self.per_weight[metric]
 
     def headroom(self, load: Load) -> float:
-        """Return how far the worker is below the fleet's average, by its worst metric, relative to its own value."""
+        """Return how far the worker is below the fleet's average, as a fraction of its own value, by its worst
+        metric.
+        """
         return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
 
     def _headroom(self, metric: str, value: float) -> float:
@@ -263,6 +269,7 @@ def survey(
 
 
 def _weigh(view: View, leases: Sequence[Lease]) -> Steps[None]:
+    """Find out whether any lease has a throughput, and what the leases with one weigh on average."""
     total, known = 0.0, 0
     for number, lease in enumerate(leases):
         kbps = lease.throughput_kbps
@@ -309,6 +316,9 @@ def is_pinned(lease: Lease, wall_s: float) -> bool:
 
 
 def _sort_out_handoff(view: View, lease: Lease, weight: float, source: Load | None, *, is_blocked: bool) -> None:
+    """Note a pending handoff: as stuck if its deadline has passed, else as a change of both workers' loads that is
+    under way.
+    """
     if not is_blocked:
         if not lease.is_complete:
             view.stuck.append(lease)
@@ -323,6 +333,7 @@ def _sort_out_handoff(view: View, lease: Lease, weight: float, source: Load | No
 
 
 def _leave_out_the_silent(view: View) -> None:
+    """Remove the workers that renew none of their leases, unless these are all the workers."""
     silent = tuple(load.worker for load in view.loads.values() if load.is_silent)
     if len(silent) < len(view.loads):
         view.silent = silent

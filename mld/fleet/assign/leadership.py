@@ -1,9 +1,9 @@
-"""`Leadership`: the facts that a leader remembers between its assignment runs, and decisions from these facts.
+"""`Leadership`: what a leader remembers from one assignment run to the next, and the decisions that depend on it.
 
 Rules: coordination#restraint-while-alone, coordination#stepping-down. If a leader seems to be alone, but the table
-shows that others were there lately, it gets only few of the free leases, until workers that started at the same time
-have had time to report. Otherwise the first worker of a new deployment would get every lease, start a child for each,
-and keep many for good. If no other worker has left a trace in the table, it gets many more at once.
+shows that others were there lately, it gets only few of the free leases at first, until workers that started at the
+same time have had time to report. Otherwise the first worker of a new deployment would get every lease, start a child
+for each, and keep many for good. If no other worker has left a trace in the table, it gets many more at once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from mld.fleet.membership import TRACE_S
 from mld.fleet.report.reports import FleetSnapshot
 
 FAILED_RUNS_MAX = 3
-ALONE_S = 5.0  # how long leases are held back: the start of a worker, and two captures before its first report
-ALONE_LEASES_MAX = 32  # leases given meanwhile: enough for a small application to begin at once
-FIRST_LEASES_MAX = 256  # the same if nobody else has left a trace; limited, because a whole fleet may be starting
+ALONE_S = 5.0  # how long leases are held back: time for a worker to start, and to measure twice before its first report
+ALONE_LEASES_MAX = 32  # this many leases are given meanwhile, so that a small application begins at once
+FIRST_LEASES_MAX = 256  # the limit if no other worker has left a trace; not higher, as a whole fleet may be starting
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A leadership that began at `since` (monotonic). `runs` counts runs, except early ones between scheduled ones."""
+    """A leadership that began at `since` (monotonic). `runs` does not count early runs, which come between the
+    scheduled ones.
+    """
 
     since: float
     runs: int = 0

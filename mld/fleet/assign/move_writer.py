@@ -30,10 +30,10 @@ OnAssigned = Callable[[tuple[str, ...]], None]
 
 @dataclass(slots=True)
 class Written:
-    """The outcomes of some moves. `errors` are of moves with an unknown outcome."""
+    """The outcomes of some moves. `errors` has one for each move whose outcome is unknown."""
 
     done: dict[str, Lease] = field(default_factory=dict)
-    """The rows that were written, as they are now, by key."""
+    """The rows after the writes, by key."""
     refused: int = 0
     errors: list[Exception] = field(default_factory=list)
 
@@ -74,6 +74,7 @@ class MoveWriter:
         return written
 
     def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
+        """Note the answer to a move, in `written` and in the observations."""
         if isinstance(answer, Refusal):
             written.refused += 1
             log.debug("%s not moved: %s", move.lease.key, answer.why, extra=_fields("lease_move_refused", move))
@@ -105,7 +106,9 @@ def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
 
 
 def _is_from_silent(move: Move) -> bool:
-    """Return whether the lease is expired but has an owner: if the owner has renewed it since the read, it keeps it."""
+    """Return whether the lease is expired but has an owner. If the owner has renewed it since it was read, it
+    keeps it.
+    """
     return move.why is Why.EXPIRED and move.lease.actual_owner is not None
 
 

@@ -57,10 +57,13 @@ from mld.properties.settings import Settings
 SECOND_CHANCE_S = 0.3
 FREE_GRACE_S = 1.0
 FREE_AT_ONCE_MAX = 32
-"""How many free leases one worker takes at once. More free leases mean that a fleet starts, and that other workers will
-want their share."""
+"""How many free leases one worker takes at once. If there are more, a fleet is starting, and other workers will want
+their share.
+"""
 JAVA_DISCOVERY_SLACK_S = 1.0
-"""A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2; this is for renewing them one by one."""
+"""A Java worker looks for its leases every `leaseAssignmentIntervalMillis` / 2. This is the time in which it renews
+them one by one.
+"""
 FREE_WAIT_S_MAX = 5.0  # after that, workers that start together have seen each other renew; at most a lease duration
 
 
@@ -136,7 +139,8 @@ class Takeover:
         """Choose the watchers of a part: at least `WATCHERS`, and so many that together they have room for all leases
         of one full worker, if the fleet has that room.
 
-        If the worker that dies is a watcher itself, its leases and its own room are still no more than one worker's.
+        If the worker that dies is one of the watchers, its leases and its own room are together no more than one
+        worker's.
         """
         room = {worker: max(0, self.settings.leases.held_max - loads.get(worker, 0)) for worker in living}
         drained = self.membership.drained
@@ -185,7 +189,7 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Drop the extra time of Java workers that once renewed a lease, but renew nothing now."""
+        """Withdraw the extra time of Java workers that were once seen to renew a lease, but renew nothing now."""
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
@@ -195,6 +199,7 @@ class Takeover:
         self._renewed_once &= self.membership.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
+        """Return whether the lease has not moved for more than a lease duration."""
         return now - self.observations.moved_at(lease.key) > self.settings.leases.duration_s
 
     def _was_renewed(self, key: str) -> bool:
@@ -204,7 +209,7 @@ class Takeover:
     # --- watchers of parts --------------------------------------------------------------------------------------------
 
     def watchers(self, part: int) -> tuple[str, ...]:
-        """Return the watchers of a part, as this worker, which counts itself, sees the fleet."""
+        """Return the watchers of a part, according to this worker's view of the fleet, in which it counts itself."""
         return self._watchers[part]
 
     @property
@@ -243,7 +248,7 @@ class Takeover:
         return self.observations.moved_at(lease.key) + alone_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
-        """Return (the leases to take now, when more may become due; `math.inf`: not before the next read)."""
+        """Return the leases to take now, and when more may become due; `math.inf` if not before the next read."""
         due = sorted(key for key, at in self._due.items() if at < now)
         next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
         if not due:
@@ -269,17 +274,19 @@ class Takeover:
         return taken, next_at
 
     def left(self, now: float) -> list[str]:
-        """Return the due leases of open shards that we leave to others, because we have no room."""
+        """Return the due leases of open shards that this worker leaves to others, because it has no room."""
         due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
         return due if due and self._loads_without(due).get(self._me, 0) >= self.settings.leases.held_max else []
 
     def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
-        """Return how many leases each worker has, without the due ones, whose shards nobody reads."""
+        """Return how many leases each worker has. Due leases do not count, because nobody reads their shards."""
         apart = set(due)
         return loads_of(lease for key, lease in self._rows.items() if key not in apart)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Deal the due leases as every watcher does: not to other workers that have let one become due."""
+        """Deal the due leases among the watchers, with the same result in each of them. A worker that has let a lease
+        become due gets none, unless it is this one.
+        """
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
             by_part.setdefault(self._parts[key], []).append(self._rows[key])
@@ -293,8 +300,8 @@ class Takeover:
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
-        """Return a handoff of one of our leases to a newcomer, for a time without a leader; None if there is no worker
-        without leases, or if we have no more than our share.
+        """Return a handoff of one of our leases to a worker without leases, for a time without a leader. None if there
+        is no such worker, or if we have no more than our share.
 
         `living` are the other living workers.
         """
@@ -317,8 +324,8 @@ class Takeover:
         return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
     def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
-        """Note the leases that we tried to take; `done` has the rows of those that are ours now. The others wait for
-        the next read.
+        """Note the leases that this worker tried to take. `done` has the rows of those that are ours now; the others
+        are judged again after the next read.
         """
         for lease in leases:
             self._forget(lease.key)

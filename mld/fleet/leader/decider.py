@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LeaderDecider:
-    """The interface, and an election in which nobody leads.
+    """The interface of an election. This class itself is an election in which nobody leads.
 
     No method raises because a table cannot be reached: if the answer is not known, it is False.
     """

@@ -10,8 +10,9 @@ from mld.metrics.registry import Metrics
 
 
 class AdaptiveElection(LeaderDecider):
-    """Asks one election at a time. This worker does not lead before the first one, nor during a switch to another; an
-    answer of an earlier election does not count. `is_adaptive`: by its settings the fleet may come from 2.x.
+    """Asks one election at a time. This worker does not lead before there is one, nor during a switch to another; an
+    answer that an earlier election gives late does not count. `is_adaptive`: the settings allow a fleet that comes from
+    2.x.
     """
 
     def __init__(self, metrics: Metrics | None = None, *, is_adaptive: bool = False) -> None:
@@ -57,6 +58,7 @@ class AdaptiveElection(LeaderDecider):
         return leads
 
     async def _leads_now(self) -> bool:
+        """Ask the current election. Its answer does not count if it was replaced or closed meanwhile."""
         asked = self._current
         if self._is_ending() or not await asked.is_leader():
             return False
@@ -67,7 +69,7 @@ class AdaptiveElection(LeaderDecider):
         return self._closed or self._switches.locked()
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. The hold-off ends with a switch."""
+        """See `LeaderDecider`. The hold-off applies to the current election only, so a switch ends it."""
         await self._current.step_down(hold_off_s)
 
     def ended(self, worker: str, until: float) -> None:

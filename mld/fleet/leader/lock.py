@@ -71,7 +71,7 @@ class LockRow:
 
 @dataclass(frozen=True, slots=True)
 class DamagedLock:
-    """A lock row that cannot be understood: its essential attributes as found, and the fault in them."""
+    """A lock row that cannot be understood: its essential attributes as found, and what is wrong with them."""
 
     attributes: Row
     reason: str
@@ -82,12 +82,12 @@ SeenLock: TypeAlias = LockRow | DamagedLock | None
 
 
 WatchedLock: TypeAlias = Stillness[str, LockRow | DamagedLock]
-"""Since when another worker's lock row (under `LOCK_KEY`) has been unchanged."""
+"""Since when the lock row of another worker, under the key `LOCK_KEY`, has been unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """The lock as we hold it: the version of our last applied write, and when (monotonic) that was sent."""
+    """The lock as this worker holds it: the version of its last applied write, and when (monotonic) that was sent."""
 
     version: str
     sent_at: float
@@ -103,7 +103,7 @@ class HeldLock:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions that this process has sent as `owner`, each with the monotonic time just before."""
+    """The versions that this process has sent as `owner`, each with the monotonic time just before it was sent."""
 
     owner: str
     sent_at: Mapping[str, float] = field(default_factory=dict)
@@ -118,7 +118,9 @@ class Versions:
         return Versions(self.owner, {known: at for known, at in self.sent_at.items() if known != version})
 
     def giving_up(self, version: str) -> Versions:
-        """Return the versions with this one given up: its release is being sent, so the row may vanish at any time."""
+        """Return the versions with this one marked as given up: its release is being sent, so the row may vanish any
+        time.
+        """
         return self.sending(version, GIVEN_UP)
 
     def find(self, lock: SeenLock) -> HeldLock | None:
@@ -132,10 +134,10 @@ class Versions:
 
 
 def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> HeldLock | float | None:
-    """Decide about a lock that was just read. Return our holding if it is ours; the time until which another worker may
-    lead; None if the lock may be claimed.
+    """Decide about a lock that was just read. Return our holding if the lock is ours; the time until which another
+    worker may lead; or None if the lock may be claimed.
 
-    `now` is monotonic, after the read. The row of another worker is noted in `watched`.
+    `now` is monotonic, and after the read. The row of another worker is noted in `watched`.
     """
     if lock is None or (isinstance(lock, LockRow) and lock.is_released):
         return None
@@ -147,8 +149,8 @@ def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> H
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
-    """Return our holding after the row has refused a heartbeat; None: it is lost. If an earlier heartbeat without an
-    answer was applied, the lock is still ours.
+    """Return our holding after the row has refused a heartbeat; None if the lock is lost. It is still ours if an
+    earlier heartbeat, whose answer was lost, was applied.
     """
     holding = ours.find(lock)
     return holding if holding is not None and holding.sent_at != GIVEN_UP else None
@@ -158,7 +160,7 @@ def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
 
 
 def parse_lock(row: Row | None) -> SeenLock:
-    """Parse a row. Never raises: a damaged row is a DamagedLock."""
+    """Return the lock in a row. It never raises: a damaged row becomes a DamagedLock."""
     if not row:
         return None
     texts: dict[str, str] = {}

@@ -25,18 +25,18 @@ from mld.leases.validity import may_be_applied
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_RECHECK_S = 2.0  # the next check after a claim without an answer; short, as the fleet may have no other leader
+UNKNOWN_RECHECK_S = 2.0  # time to the next check after a claim without an answer; short, as there may be no leader
 HEARTBEAT_RETRY_S = 5.0  # allows more than a dozen attempts after a failed heartbeat, before the lock expires
 RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
 HOOK_TIMEOUT_S = 30.0  # so that a hook that hangs does not block all callers of `is_leader`
-CLOSE_TIMEOUT_S = 8.0  # for a check under way and a release, within the 10 s of a stop; after that the row expires
+CLOSE_TIMEOUT_S = 8.0  # for a check under way and a release, within the 10 s of a stop; else the row expires by itself
 
 CheckHook = Callable[[bool], Awaitable[None]]
 LONG_AGO = float("-inf")
 
 
 async def _nothing(_: bool) -> None:
-    """Do nothing: the hook of an election that has none."""
+    """Do nothing. This is the hook of an election that has none."""
 
 
 @dataclass(eq=False)
@@ -68,12 +68,12 @@ class LockElection(LeaderDecider):
         self._watched: WatchedLock = Stillness()
         self._is_claim_unknown = False
         self._no_until = LONG_AGO
-        """Until then `is_leader` returns False without a check."""
+        """Until this time `is_leader` returns False without a check."""
         self._resting_until = LONG_AGO
         self._retry_at = LONG_AGO
         """No heartbeat is sent before this time."""
         self._ended: dict[str, float] = {}
-        """Workers that have ended, whose lock may be claimed, and until when that is so."""
+        """Workers that have ended, and for each the time until which its lock may be claimed at once."""
         self._is_closed = False
         self._used: LockTable | None = None
         self._requests = asyncio.Lock()
@@ -155,7 +155,7 @@ class LockElection(LeaderDecider):
             self._heartbeats = asyncio.create_task(self._keep())
 
     def _drop(self, reason: str) -> None:
-        """Forget the lock, whatever the row is; announce the end of leadership if its beginning was announced."""
+        """Forget the lock, whatever the row shows; announce the end of leadership if its beginning was announced."""
         self._holding = None
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is not None and heartbeats is not asyncio.current_task():
@@ -165,15 +165,19 @@ class LockElection(LeaderDecider):
             log.info("%s does not lead any more: %s", self.worker_id, reason, extra={"action": "leader_lost"})
             self.on_change(False)
 
-    def _say_no(self, seconds: float) -> None:
+    def _answer_no_for(self, seconds: float) -> None:
         self._no_until = self.clock.monotonic() + seconds
 
     # --- the check ----------------------------------------------------------------------------------------------------
 
     def _is_in_place(self) -> bool:
+        """Return whether the lock is still to be in the table that this election uses."""
         return self._used is not None and self._used.place == self.table().place
 
     async def _check_once(self) -> bool:
+        """Check once: move to another table if necessary, get the lock if it is free, and call the hook. Return whether
+        this worker leads.
+        """
         table = self.table()
         if self._used is None:
             self._used = table
@@ -182,7 +186,7 @@ class LockElection(LeaderDecider):
             return False
         if not self._holds():
             async with self._requests:
-                await self._ask(self._used)
+                await self._read_and_act(self._used)
         try:
             async with asyncio.timeout(HOOK_TIMEOUT_S):
                 await self.on_check(self.holds_lock)
@@ -196,7 +200,7 @@ class LockElection(LeaderDecider):
         return self.holds_lock
 
     async def _fail_check(self, error: Exception) -> None:
-        """Give up the lock, because the hook has failed, and so the result must not be used."""
+        """Give up the lock, because the hook has failed, so that the result of the check must not be used."""
         log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
         table = self.table()
         if self._used is not None and self._used.place != table.place:
@@ -204,7 +208,7 @@ class LockElection(LeaderDecider):
             return
         async with self._requests:
             await self._give_up("a check failed")
-            self._say_no(LEADER_HEARTBEAT_S)
+            self._answer_no_for(LEADER_HEARTBEAT_S)
 
     async def _move(self, old: LockTable, new: LockTable) -> None:
         """Give up the lock in the old table, and forget the lock that was seen there."""
@@ -216,25 +220,26 @@ class LockElection(LeaderDecider):
 
     # --- requests, one after the other: `_requests` is held -----------------------------------------------------------
 
-    async def _ask(self, table: LockTable) -> None:
-        """Read the row, and act on it."""
+    async def _read_and_act(self, table: LockTable) -> None:
+        """Read the row, and hold, claim or watch the lock accordingly."""
         if self._is_closed or self._holds():
             return
         self._drop("it expired without a heartbeat")
         resting_s = self._resting_until - self.clock.monotonic()
         if resting_s > 0:
-            self._say_no(min(resting_s, LEADER_HEARTBEAT_S))
+            self._answer_no_for(min(resting_s, LEADER_HEARTBEAT_S))
             return
         try:
             seen = await table.read()
         except Exception as error:
             failure = survived(error, "reading the leader lock")
             log.warning("cannot read the leader lock: %s", failure, extra={"action": "leader_read_failed"})
-            self._say_no(LEADER_HEARTBEAT_S)
+            self._answer_no_for(LEADER_HEARTBEAT_S)
             return
-        await self._heed(seen, table)
+        await self._act_on(seen, table)
 
-    async def _heed(self, seen: SeenLock, table: LockTable, *, may_claim: bool = True) -> None:
+    async def _act_on(self, seen: SeenLock, table: LockTable, *, may_claim: bool = True) -> None:
+        """Hold the lock if it is ours, claim it if it is free, else wait for its owner's next heartbeat or its end."""
         now = self.clock.monotonic()
         before = self._watched.value(LOCK_KEY)
         judged = lock.judge(seen, self._watched, self._ours, now)
@@ -244,7 +249,7 @@ class LockElection(LeaderDecider):
             if may_claim:
                 await self._claim(seen, table)
             else:
-                self._say_no(UNKNOWN_RECHECK_S)  # one claim a check is enough, even if the winner has gone again
+                self._answer_no_for(UNKNOWN_RECHECK_S)  # one claim a check is enough, even if its winner has gone
         else:
             if isinstance(seen, DamagedLock) and seen != before:
                 log.error(
@@ -271,14 +276,14 @@ class LockElection(LeaderDecider):
             self._note_failure(
                 error, sent, "claiming the leader lock", "cannot claim the leader lock", "leader_claim_failed"
             )
-            self._say_no(UNKNOWN_RECHECK_S)
+            self._answer_no_for(UNKNOWN_RECHECK_S)
             return
         self._is_claim_unknown = False
         if refused is None:
             self._hold(sent)
             return
         self._ours = self._ours.without(sent.version)
-        await self._heed(refused.lock, table, may_claim=False)
+        await self._act_on(refused.lock, table, may_claim=False)
 
     async def _keep(self) -> None:
         """Renew the lock until it is dropped."""
@@ -292,6 +297,9 @@ class LockElection(LeaderDecider):
                     self._drop("it expired without a heartbeat")
 
     async def _renew(self, held: HeldLock) -> None:
+        """Send a heartbeat. If the row refuses it, the lock is lost, unless an earlier heartbeat was applied
+        after all.
+        """
         assert self._used is not None, "the lock is held there"
         sent = self._sending()
         try:

@@ -1,7 +1,7 @@
 """`LockTable`: the leader lock in DynamoDB. It sends the requests of `lock`, one per call, without retries.
 
-Rule: coordination#leader-lock. If an answer is not definite, a `TableError` is raised: the write may or may not have
-been applied.
+Rule: coordination#leader-lock. If the answer leaves the outcome open, a `TableError` is raised: the write may or may
+not have been applied.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from mld.fleet.leader.lock import SeenLock
 from mld.leases.rows import Place
 
 WRITE_S_MAX = 10.0
-"""Longest wait for the answer to a write. Then the row is read: its version shows whether the write was applied.
-Waiting longer for a lost request would let the lock run out."""
+"""Longest wait for the answer to a write. After it the row is read: its version shows whether the write was applied. To
+wait longer for a request that was lost would let the lock expire.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The condition of the write did not hold; `lock` is the present row."""
+    """The write was refused because its condition did not hold; `lock` is the present row."""
 
     lock: SeenLock
 
@@ -51,12 +52,12 @@ class LockTable:
         return await self._write("PutItem", lock.claim(self._place, over, owner, version))
 
     async def heartbeat(self, owner: str, version: str, next_version: str) -> Refused | None:
-        """Give the lock held under `version` its next version. Raises TableError."""
+        """Write the next version of the lock that is held under `version`. Raises TableError."""
         request = lock.heartbeat(self._place, owner, version, next_version)
         return await self._write("UpdateItem", request)
 
     async def release(self, owner: str, version: str) -> Refused | None:
-        """Delete the lock held under `version`. Raises TableError."""
+        """Delete the lock that is held under `version`. Raises TableError."""
         return await self._write("DeleteItem", lock.release(self._place, owner, version))
 
     async def _write(self, operation: str, params: Mapping[str, Any]) -> Refused | None:

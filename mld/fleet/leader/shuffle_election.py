@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 FIRST_REELECTION_S = 60.0  # Java's
 REELECTION_S = 300.0  # Java's
-NO_OWNERS_RECHECK_S = 1.0  # while no lease has an owner, every worker leads, and Java elects at each question
+NO_OWNERS_RECHECK_S = 1.0  # used while no lease has an owner: then every worker leads, and Java elects at each question
 LONG_AGO = float("-inf")
 
 
@@ -28,7 +28,8 @@ LONG_AGO = float("-inf")
 class ShuffleElection(LeaderDecider):
     """Leads while the shuffle of all lease owners elects this worker. `owners` reads them from the table.
 
-    A new election is made when somebody asks and the last one is too old; one at a time. So there is no timer to leak.
+    A new election is made only when somebody asks and the last one is too old, and only one at a time. So no timer is
+    needed.
     """
 
     owners: Callable[[], Awaitable[Iterable[str]]]
@@ -60,7 +61,7 @@ class ShuffleElection(LeaderDecider):
         return self._leads
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. The other workers still elect this one, so nobody leads meanwhile."""
+        """See `LeaderDecider`. The other workers still count this one as elected, so nobody leads meanwhile."""
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         self._announce(False)
 
@@ -73,7 +74,7 @@ class ShuffleElection(LeaderDecider):
         return not self._closed and self.clock.monotonic() >= self._resting_until
 
     async def _elect(self) -> None:
-        """Elect again; if that fails, the old leaders stay."""
+        """Make a new election. If that fails, the workers that were elected last stay leaders."""
         is_first = not self._elected
         try:
             self._elected = leaders(await self.owners())

@@ -1,9 +1,9 @@
-"""Recognizes *bare* lease tables: they have leases and no other rows of a fleet, so KCL 2.x may use them. Pure.
+"""Recognizes *bare* lease tables: tables with leases but no other rows of a fleet, so that KCL 2.x may use them. Pure.
 
 Rule: coordination#bare-tables. KCL 2.x takes every row for a lease. A row without a counter makes its listing of the
-table fail, so that no worker of 2.x starts, takes a lease or lists shards any more. A fleet of 3.x writes the row
-`Migration3.0` before it creates a lease. So a bare table never belonged to a fleet of 3.x, or does so no longer. A row
-that a person added proves nothing.
+table fail, so that no worker of 2.x can start, take a lease or list shards any more. A fleet of 3.x writes the row
+`Migration3.0` before it creates a lease. So a bare table never belonged to a fleet of 3.x, or has been made one for 2.x
+since. A row that a person has added proves nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _OURS = "mld"
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The contents of a lease table, in short: (owner, counter) of each lease, both as text."""
+    """A short form of a lease table's contents; `leases` has owner and counter of each lease, both as text."""
 
     leases: Mapping[str, tuple[str, str]]
     is_bare: bool
     is_of_2x: bool
-    """The table is bare, and a lease in it has no `entityType`: a worker from before KCL 3.5 created it, or a worker of
-    ours that expected such workers.
+    """Whether the table is bare, and a lease in it has no `entityType`. Then a worker from before KCL 3.5 created that
+    lease, or a worker of mld that expected such workers.
     """
 
 
@@ -58,7 +58,7 @@ def movers(before: Outline, after: Outline) -> tuple[str, ...]:
 
 
 def refusal(configured: ClientVersionConfig, living: tuple[str, ...]) -> str:
-    """Return why a worker set to 3.x refuses to start: the workers `living` use the bare table."""
+    """Return why a worker that is set to 3.x refuses to start: the workers `living` use the bare table."""
     named = ", ".join(living[:OWNERS_NAMED_MAX]) + (", ..." if len(living) > OWNERS_NAMED_MAX else "")
     return (
         f"clientVersionConfig={configured.value}, but workers use this lease table by the rules of KCL 2.x: {named}. "

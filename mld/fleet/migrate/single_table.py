@@ -1,8 +1,8 @@
-"""`Routes`: the tables in which rows that are not leases live: three tables in KCL 3.0 to 3.4, one in 3.5. Pure.
+"""`Routes`: in which table each row that is not a lease lives: one of three in KCL 3.0 to 3.4, the lease table in 3.5.
 
-Rules: coordination#table-layout, coordination#table-migration-status. A Java leader moves the rows from three tables
-into one, and writes its progress into the row `TableMigration3.5` of the legacy coordinator table. Each worker derives
-its own status from that row and its configuration. A leader of mld never changes the row.
+Pure. Rules: coordination#table-layout, coordination#table-migration-status. A Java leader moves the rows from three
+tables into one, and writes its progress into the row `TableMigration3.5` of the legacy coordinator table. Each worker
+derives its own status from that row and its configuration. A leader of mld never changes the row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrat
 class Routes:
     """The tables of an application's rows. A legacy table is None if it did not exist when the worker started.
 
-    The status `at_start` decides where a worker writes its rows, for as long as it runs. The status that is `live` now
+    The status `at_start` decides, for as long as a worker runs, where it writes its rows. The present status, `live`,
     decides where it reads them, and where the lock is.
     """
 
@@ -84,12 +84,12 @@ class Routes:
 
     @property
     def lock_place(self) -> Place:
-        """The place of the leader's lock now."""
+        """The present place of the leader's lock."""
         return self.read_places[0]
 
     @property
     def read_places(self) -> tuple[Place, ...]:
-        """The places in which coordinator rows may be now, in the order in which to look for one."""
+        """The places in which coordinator rows may be now, in the order in which they are searched."""
         return self._with_legacy(self.coordinator)
 
     @property
@@ -104,7 +104,7 @@ class Routes:
 
     @property
     def report_place(self) -> Place | None:
-        """The place of this worker's own report, for as long as it runs. None: its table is missing."""
+        """The place of this worker's own report, for as long as it runs; None if the table for it is missing."""
         return self.leases if self._writes_leases else self.reports
 
     @property

@@ -1,8 +1,7 @@
-"""Converts the rows of the two migrations, `Migration3.0` and `TableMigration3.5`, between DynamoDB JSON and values.
-Pure.
+"""Converts the rows of the two migrations, `Migration3.0` and `TableMigration3.5`, from and to DynamoDB JSON. Pure.
 
-Rule: coordination#migration-rows. A row is an immutable value, and the next state is a new row; so a failed write
-changes nothing in memory. Unknown attributes are preserved, in the row and in each history entry.
+Rule: coordination#migration-rows. A row is an immutable value, and its next state is a new row, so that a failed write
+changes nothing in memory. Unknown attributes are preserved, both in the row and in each history entry.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class ClientVersion(Enum):
 
 
 class TableStatus(Enum):
-    """`tm` of the row `TableMigration3.5`: the state of the move of all rows into the lease table."""
+    """`tm` of the row `TableMigration3.5`: how far the move of all rows into the lease table has got."""
 
     INIT = "TABLE_MIGRATION_STATUS_INIT"
     DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
@@ -54,7 +53,7 @@ class UnreadableStateError(MldError):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[StateT]):
-    """The description of one of the two rows: its key, the attribute that has the state, and the possible states."""
+    """The form of one of the two rows: its key, the attribute that has the state, and the possible states."""
 
     key: str
     attribute: str
@@ -69,7 +68,9 @@ TABLE_MIGRATION = Kind("TableMigration3.5", "tm", EntityType.TABLE_MIGRATION, Ta
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An earlier state of the row. `state` is a text, because this program may not know the state of a newer one."""
+    """An earlier state of the row. `state` is a text, because a newer program may have states that this one does not
+    know.
+    """
 
     state: str | None
     by: str | None
@@ -86,7 +87,7 @@ class StateRow(Generic[StateT]):
     by: str | None
     at_ms: int | None
     history: tuple[HistoryEntry, ...] = ()
-    """Newest first, at most `HISTORY_MAX`."""
+    """The newest entry first; at most `HISTORY_MAX` entries."""
     others: Row = field(default_factory=dict)
     """Attributes that this program does not know."""
 
@@ -100,7 +101,7 @@ def first_row(kind: Kind[StateT], state: StateT, by: str, at_ms: int) -> StateRo
 
 
 def advanced(row: StateRow[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """Return the row that follows `row`, whose state becomes the newest entry of the history."""
+    """Return the row that follows `row`. The state of `row` becomes the newest entry of the history."""
     past = HistoryEntry(row.state.value, row.by, row.at_ms)
     return StateRow(row.kind, state, by, at_ms, (past, *row.history)[:HISTORY_MAX], row.others)
 
@@ -136,7 +137,7 @@ def item_of(row: StateRow[StateT], place: Place) -> dict[str, dict[str, Any]]:
 
 
 def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
-    """Return the attributes that an update of the row sets. All others stay as they are."""
+    """Return the attributes that an update of the row sets. All its other attributes stay as they are."""
     changes = _written(row.kind, row.state.value, row.by, row.at_ms)
     if row.history:
         entries = [{**entry.others, **_written(row.kind, entry.state, entry.by, entry.at_ms)} for entry in row.history]

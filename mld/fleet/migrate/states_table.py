@@ -1,7 +1,7 @@
 """`StatesTable`: reads and writes the rows of the two migrations in DynamoDB, one request per call, without retries.
 
-Rule: coordination#state-writes. Every write has a condition. False means that the condition refused the write, because
-another worker was faster. If an answer is not definite, a `TableError` is raised.
+Rule: coordination#state-writes. Every write has a condition, and returns False if that was not met, because another
+worker was faster. If the answer leaves the outcome open, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _key(place: Place, key: str) -> Params:
 
 @raises_only(TableUnavailableError)
 class StatesTable:
-    """Rows by kind and place. A place is a table with the name of its key."""
+    """The rows of the migrations, by kind and place. A place is a table and the name of its key."""
 
     def __init__(self, service: Service, *, request_timeout_s: float = ANSWER_S_MAX) -> None:
         self._service = service

@@ -25,8 +25,8 @@ from mld.properties.values import ClientVersionConfig, MetadataLayout
 log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 5.0  # how often a leader reads the row; leadership itself is checked about once a second
-UNREAD_S_MAX = 30.0  # how long a leader goes on if the row cannot be read; Java followers read it that often
-LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears later is an accident, to be reported without hurry
+UNREAD_S_MAX = 30.0  # how long a leader goes on while it cannot read the row; Java's followers read it this often
+LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears later is an accident; its report is not urgent
 SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
 ORDINALS = {
@@ -36,11 +36,11 @@ ORDINALS = {
     TableStatus.COMPLETE: 4,
 }
 UNKNOWN = 0
-"""The numbers by which KCL's metrics represent each status; UNKNOWN if the row has none."""
+"""The numbers by which KCL's metrics represent each status; UNKNOWN if there is no row."""
 
 
 class MigrationCompletedError(MldError):
-    """All rows live in the lease table from now on, so the lock in the legacy table must be given up."""
+    """Raised once all rows live in the lease table, so that the lock in the legacy table must be given up."""
 
 
 @dataclass(eq=False)
@@ -65,13 +65,13 @@ class TableMigration:
         self.routes = Routes(self.settings.lease_table.name)
         """The tables of the fleet's rows now."""
         self._read_at: float | None = None
-        """When the row was last read during this leadership; None if this worker does not lead."""
+        """When the row was last read in this leadership; None if this worker does not lead."""
 
     async def start(self) -> TableStatus:
-        """Find out in which tables the rows live. Until then only the lease table may be used.
+        """Find out in which tables the rows live. Before that only the lease table may be used.
 
-        Raises StartupError with the remedy if configuration and tables do not fit together, or if IAM forbids us the
-        question; TableError or UnreadableStateError if the answer cannot be had now.
+        Raises StartupError with the remedy if configuration and tables do not fit together, or if IAM does not allow us
+        to find out; TableError or UnreadableStateError if it cannot be found out now.
         """
         with self._starts.read_fault.faults(), self._starts.all.timed(self.clock.monotonic):
             return await self._start()
@@ -96,7 +96,7 @@ class TableMigration:
         return status
 
     async def _is_on_the_way_from_2x(self) -> bool:
-        """Return whether this fleet shares its lease table with 2.x, so that its other rows must be kept out of that
+        """Return whether this fleet shares its lease table with 2.x, so that its other rows must be kept out of the
         table (coordination#bare-tables). Raises StartupError if there is no other table for them.
         """
         configured, is_several = self.settings.fleet.client_version, self.settings.is_multi_stream
@@ -111,6 +111,9 @@ class TableMigration:
         return True
 
     async def _ensure_legacy(self) -> None:
+        """Create the two legacy tables if they are missing. Raises StartupError if the fleet already uses a single
+        table.
+        """
         if not await self.coordinator.exists():
             leases = self.routes.leases
             for key in SINGLE_TABLE_KEYS:
@@ -125,9 +128,9 @@ class TableMigration:
     async def restore_reports_table(self) -> None:
         """Create the legacy worker-metrics table again if a migration tool has deleted it since the start.
 
-        The tool of 3.0 to 3.4 does so after a rollback to 2.x, and workers of these versions create the table when the
-        fleet goes forward again. Without the table no worker could report, and only the leader would get leases. Errors
-        are logged: a worker that cannot report goes on.
+        KCL's tool does so after a rollback to 2.x, and workers of 3.0 to 3.4 create the table again when the fleet goes
+        forward. Without the table no worker could report, and only the leader would get leases. Errors are logged,
+        because a worker that cannot report goes on.
         """
         had = self.routes.reports
         if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
@@ -141,14 +144,14 @@ class TableMigration:
 
     @property
     def status(self) -> TableStatus:
-        """The status that is live."""
+        """The present status."""
         return self.routes.live
 
     async def on_check(self, is_leader: bool) -> None:
         """Read the row and adopt its status.
 
-        Raises MigrationCompletedError once, when the lock has moved to the lease table. Raises TableError if the row
-        cannot be read: a new leader must not lead before it has seen that the lock still belongs into this table.
+        Raises MigrationCompletedError once the lock has moved to the lease table. Raises TableError if the row cannot
+        be read: a new leader must not lead before it has seen that the lock still belongs in this table.
         """
         place = self.routes.coordinator
         if self.status is TableStatus.COMPLETE or place is None:
@@ -192,7 +195,9 @@ class TableMigration:
             raise MigrationCompletedError("the leader's lock lives in the lease table now")
 
     async def watch(self) -> None:
-        """Report a legacy coordinator table that appears after this worker has started without one, for ever."""
+        """Log an error if a legacy coordinator table appears, although this worker has started without one. Returns
+        then.
+        """
         while self.routes.coordinator is None:
             await self.clock.sleep(LATE_TABLE_PERIOD_S)
             try:

@@ -34,7 +34,7 @@ from mld.properties.values import ClientVersionConfig as Configured
 log = logging.getLogger(__name__)
 
 STABLE_S = 600.0  # Java's: how long the fleet must have been ready without a break
-UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: something keeps it from taking the lease
+UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: after that, something must keep it unassigned
 _LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
 
 _WHEN_NONE_STORED = {
@@ -45,18 +45,19 @@ _WHEN_NONE_STORED = {
 
 MONITOR_S = 60.0  # Java's
 MONITOR_JITTER_S = 30.0  # Java's, before the first look
-RETRY_S = 1.0  # Java's, after a transition that failed
+RETRY_S = 1.0  # Java's: the pause after a transition that failed
 START_ATTEMPTS_MAX = 20  # Java's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """The parts of a worker that run in a state."""
+    """Which parts of a worker run in a state."""
 
     taker: bool = False
     assigner: bool = False
-    """The leader is elected by the lock, and assigns leases, which their owners discover. Without this, a shuffle
-    elects the leader."""
+    """The leader is elected by the lock, and assigns leases, which their owners discover. If this is False, a shuffle
+    elects the leader.
+    """
     sampler: bool = False
     reporter: bool = False
     index: bool = False
@@ -124,7 +125,7 @@ def followed(
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The observations of a leader whose fleet is in UPGRADE_FROM_2X: since when the fleet has been ready, and since
+    """What a leader has observed while its fleet is in UPGRADE_FROM_2X: since when the fleet has been ready, and since
     when each lease has had no owner. Times are monotonic seconds.
     """
 
@@ -134,7 +135,9 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The leader's view at one moment: the owner of every lease, and the workers with a report of the last 60 s."""
+    """What the leader sees at one moment: the owner of every lease, and the workers that have reported in the last 60
+    s.
+    """
 
     index_active: bool
     owners: Mapping[str, str | None]
@@ -147,10 +150,10 @@ class FleetView:
 
 
 def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness:
-    """Return `seen` after one more view. A worker that stops leading starts again from `Readiness()`.
+    """Return `seen` with one more view added. A worker that stops leading begins again with `Readiness()`.
 
-    Every owner must report. A lease without an owner is no obstacle (in Java it is), unless it stays without one for
-    too long.
+    Every owner must report. A lease without an owner does not count as an obstacle (in Java it does), unless it stays
+    without one for too long.
     """
     unassigned = {key: seen.unassigned_since.get(key, now) for key, owner in view.owners.items() if owner is None}
     ready = (
@@ -167,12 +170,14 @@ def may_flip(seen: Readiness, now: float) -> bool:
 
 
 OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]
-"""Makes the parts of a state run. If it raises, it is called again; it may be called twice with the same state."""
+"""A function that makes the parts of a state run. If it raises, it is called again; it may be called twice with the
+same state.
+"""
 
 
 @dataclass(eq=False)
 class VersionMachine:
-    """The mode of this worker. `start` decides it, and `run` follows the row; both carry a state out by `on_state`.
+    """Decides the mode of this worker (`start`) and then follows the row (`run`). `on_state` carries each state out.
 
     `is_leader` and `view` are called only in UPGRADE_FROM_2X, once a minute.
     """
@@ -224,7 +229,7 @@ class VersionMachine:
         row, place = await self._read()
         is_of_2x = row is None and await self._is_of_2x()
         if is_of_2x:
-            row, place = await self._read()  # again, as a worker of 3.x writes the row before it creates leases
+            row, place = await self._read()  # read again: a worker of 3.x writes the row before it creates leases
         stored = None if row is None else row.state
         version = initial_version(self.configured, stored, is_of_2x=is_of_2x)
         await self._enter(version, stored, on_state)
@@ -260,7 +265,7 @@ class VersionMachine:
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """Read the row once, and follow it. Return False if a state could not be entered."""
+        """Read the row once, and follow its state. Return False if the state could not be entered."""
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
                 self._counts.in_3x.note(1)
@@ -282,6 +287,7 @@ class VersionMachine:
         return not await self._flip(row, place) or await self._follow(ClientVersion.V3X_WITH_ROLLBACK, on_state)
 
     async def _follow(self, stored: ClientVersion | None, on_state: OnState) -> bool:
+        """Enter the state that follows from `stored`, the state in the row. Return False if that fails."""
         version = followed(self._version, stored, self.configured)
         try:
             await self._enter(version, stored, on_state)
@@ -293,7 +299,7 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Enter a state, unless it is the one that was last entered."""
+        """Enter a state, unless it is the one that was entered last."""
         wanted = (version, components(version, stored))
         if wanted == self._entered:
             return
@@ -351,8 +357,8 @@ class VersionMachine:
         return None, self.migration.routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
-        """Write the row where it was read, or create it in `place`. (Java updates it only in the place where Java
-        itself would create it, and otherwise changes nothing.)
+        """Write the row where it was read; if there was none, create it in `place`. (Java updates it only in the place
+        where Java itself would create it, and otherwise changes nothing.)
         """
         now_ms = int(self.clock.wall() * 1000)
         if row is None:

@@ -1,1 +1,1 @@
-"""Worker reports: the row in which each worker reports its load."""
+"""Worker reports: the rows in which workers report their load."""

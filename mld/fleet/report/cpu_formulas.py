@@ -1,12 +1,12 @@
 """Computes how busy processors are, from `/proc/stat`, control groups, and the metadata of ECS. Pure.
 
-Rules: metrics#cpu-formulas. Where a formula would divide by zero, or a counter ran backwards, there is no figure. The
-formulas are Java's, so that figures of a mixed fleet are comparable: waiting for a disk counts as busy; interrupts and
-stolen time do not count at all. (`psutil.cpu_percent` differs in all three.) Only the first reading is different: Java
-counts it as 0, here it is no figure.
+Rules: metrics#cpu-formulas. If a formula would divide by zero, or a counter ran backwards, there is no figure. The
+formulas are Java's, so that the figures of a mixed fleet can be compared: waiting for a disk counts as busy, and
+interrupts and stolen time do not count at all. (`psutil.cpu_percent` differs in all three.) Only the first reading
+differs: Java counts it as 0, here it gives no figure.
 
-Parsers raise ValueError if they cannot read their input. Formulas return a percentage from 0 to 100, or None for "no
-figure".
+Parsers raise ValueError if they cannot read their input. Formulas return a percentage from 0 to 100, or None if there
+is no figure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PERCENT_MAX = 100.0
-CPU_NUMBER_MAX = 100_000  # more processors than any machine has; a damaged file cannot name a huge range
+CPU_NUMBER_MAX = 100_000  # more processors than any machine has, so that a damaged file cannot name a huge range
 MICROS_PER_S = 1e6
 SHARE_WHEN_MISSING = 2.0  # Docker's default for a container without a CPU setting
 
@@ -48,7 +48,7 @@ def parse_proc_stat(text: str) -> ProcStat:
 
 
 def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
-    """Return the busy percentage between two readings. `iowait` may run backwards; then the machine was idle."""
+    """Return the busy percentage between two readings. If `iowait` ran backwards, the machine may count as idle (0)."""
     total = now.total - before.total
     idle = now.idle - before.idle
     if total < idle and now.iowait < before.iowait:
@@ -115,8 +115,8 @@ def count_cpus(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EcsStats:
-    """Processor time of the container (`cpu`) and of its host (`system`) in nanoseconds, now and at the previous
-    reading, which the service reports itself.
+    """Processor time in nanoseconds of the container (`cpu`) and of its host (`system`): now, and at the previous
+    reading, which the ECS service itself reports.
     """
 
     cpu: int
@@ -156,7 +156,9 @@ def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
 
 
 def ecs_percent(stats: EcsStats, online: int, limit_cpus: float) -> float | None:
-    """Return the used percentage of the limit; 100 if the container used time but the host's counter stood still."""
+    """Return the used percentage of the limit; 100 if the container used time although the host's counter stood
+    still.
+    """
     if stats.cpu_before == 0 and stats.system_before == 0:
         return None
     cpu, system = stats.cpu - stats.cpu_before, stats.system - stats.system_before

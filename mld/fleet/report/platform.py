@@ -1,12 +1,12 @@
-"""`LoadSource`: the sources of this worker's CPU figures: ECS metadata, a control group, or the whole machine.
+"""`LoadSource`: where this worker's CPU figures come from: ECS metadata, a control group, or the whole machine.
 
 Rules: metrics#cpu-sources. The sources are tried in Java's order until one works. The only network request goes to the
 metadata service that an environment variable names. Java reads `/proc/stat` only on EC2, and asks the instance's
-metadata whether it is there; here `/proc/stat` is simply the last source. Unlike in Java, a control group with a limit
-of its own comes before it outside of ECS and EKS as well: a container limited to two processors is busy when these two
-are.
+metadata whether it runs there; here `/proc/stat` is simply the last source. Unlike in Java, a control group with a
+limit of its own comes before `/proc/stat` outside of ECS and EKS, too: a container that is limited to two processors is
+busy when these two are.
 
-A control group's limit is read again with each figure, because it may be changed while the container runs.
+A control group's limit is read again for each figure, because it may be changed while the container runs.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LoadSource(Protocol):
-    """Measures how busy the processors of this process are. The first reading has no figure: it is the base of the
-    second.
+    """Measures how busy the processors of this process are. The first reading gives no figure, because a figure covers
+    the time between two readings.
     """
 
     @property
@@ -59,8 +59,8 @@ class LoadSource(Protocol):
         ...
 
     async def meter(self) -> str:
-        """Return a text that identifies the measured processors: it is the same for all workers that measure the same;
-        empty if unknown.
+        """Return a text that identifies the measured processors; empty if unknown. It is the same for all workers that
+        measure the same processors.
         """
         ...
 
@@ -70,7 +70,7 @@ class LoadSource(Protocol):
 
 
 class LoadUnreadableError(Exception):
-    """The source is missing, or its contents cannot be understood."""
+    """Raised if the source is missing, or its contents cannot be understood."""
 
 
 class ProcStatSource:
@@ -92,8 +92,8 @@ class ProcStatSource:
 
 
 class CgroupSource:
-    """A container, by its control group of version 2. `needs_limit`: it counts as unreadable if it has no limit of its
-    own.
+    """A container, by its control group of version 2. With `needs_limit` a group without a limit of its own counts as
+    unreadable.
     """
 
     name = "cgroup v2"
@@ -105,7 +105,9 @@ class CgroupSource:
         self._before: CgroupUsage | None = None
 
     async def meter(self) -> str:
-        """Return the machine, and the inode of the control group, whose path is the same in each container."""
+        """Return the machine's boot id, and the inode of the control group. Its path would be the same in each
+        container.
+        """
         boot_id = await _boot_id(self._host)
         try:
             return boot_id and f"{boot_id} {await self._host.inode(CGROUP)}"
@@ -157,7 +159,7 @@ class EcsSource:
 
 
 async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> LoadSource | None:
-    """Return the first source that can be read; None if there is none. It does not raise for unreadable sources."""
+    """Return the first source that can be read; None if there is none. An unreadable source does not raise."""
     for source in await _candidates(host, environ, clock):
         try:
             await source.read()

@@ -1,14 +1,14 @@
-"""`Reporter`: samples this worker's load and writes its report, while the mode of the fleet requires that.
+"""`Reporter`: samples this worker's load and writes its report, while the mode of the fleet requires it.
 
 Rules: coordination#report-rhythm. The table of the report is fixed when the worker starts (coordination#table-layout).
 
-*The first report* waits for the first sample, which comes one to two capture periods after the start, but not longer
-than two (Java's fixed delay). A report without figures could be sent earlier. But the worker would then be a default
-worker with a load of nothing, and a leader that runs at that moment would give it every free lease. A worker that
-cannot measure its load is a default worker anyway, and reports at once.
+*The first report* waits for the first sample, which comes one to two capture periods after the start, but it waits no
+longer than two (Java's fixed delay). A report without figures could be sent earlier. But it would make the worker a
+default worker with no load, and a leader that runs at that moment would give it every free lease. A worker that cannot
+measure its load is a default worker anyway, and reports at once.
 
-*A failed write* is repeated within the period. Java tries again a whole period later; then one lost write is enough for
-the row to reach its age limit before the next report arrives.
+*A failed write* is repeated within the period. Java tries again only a whole period later; then one lost write is
+enough for the row to reach its age limit before the next report arrives.
 
 Errors are logged, never raised: a worker that cannot report goes on with its leases.
 """
@@ -43,7 +43,7 @@ RETRIES_PER_PERIOD = 6
 
 
 class Activity(Enum):
-    """The work that the mode of the fleet requires: OFF in phase 1, SAMPLING after a rollback to 2.x."""
+    """What the mode of the fleet requires of the reporter: OFF in phase 1, SAMPLING after a rollback to 2.x."""
 
     OFF = "off"
     SAMPLING = "sampling"
@@ -52,10 +52,10 @@ class Activity(Enum):
 
 @dataclass(eq=False)
 class Reporter:
-    """Run `run` in a task. `source` None: this worker does not measure its load. `on_own_row` is called with our row
-    after each write.
+    """Call `run` in a task. If `source` is None, this worker does not measure its load. `on_own_row` is called with
+    this worker's row after each write.
 
-    `ends` are the workers that this one has found dead; each report has them.
+    `ends` are the workers that this one has found dead; each report names them.
     """
 
     table: ReportsTable
@@ -67,7 +67,7 @@ class Reporter:
     version: str
     settings: FleetSettings
     told: Mapping[str, str] = field(default_factory=dict)
-    """Further members of each report (`reports.TOLD`)."""
+    """Further members that each report gets (`reports.TOLD`)."""
     activity: Activity = Activity.REPORTING
     on_own_row: Callable[[WorkerReport], None] = lambda _: None
     ends: Collection[tuple[str, float]] = ()
@@ -90,7 +90,9 @@ class Reporter:
     # --- control ------------------------------------------------------------------------------------------------------
 
     def switch(self, activity: Activity) -> None:
-        """Switch to an activity. If one begins again, it has no old figures. When reporting ends, the row stays."""
+        """Switch to an activity. An activity that begins again starts without old figures. When reporting ends, the row
+        stays.
+        """
         if self._sampling.turn(not self._closed and activity is not Activity.OFF):
             self._samples.clear()
             self._sampled.clear()
@@ -105,20 +107,22 @@ class Reporter:
             await self._report_forever()
 
     async def report_now(self) -> bool:
-        """Write a report between two regular ones, with the figures so far. Return whether it was surely written."""
+        """Write a report now, between two regular ones, with the figures so far. Return whether it was certainly
+        written.
+        """
         rings = self._rings(self._ring)
         if self._samples and self.source is not None:
             rings = self._rings(self._ring_after(reports.mean(self._samples)))
         return await self._write(rings)
 
     async def leave(self) -> None:
-        """Mark our row, if there is one, so that no worker gives us leases any more."""
+        """Mark this worker's row, if it has one, so that no other worker gives it leases any more."""
         self._leaving = True
         if self._sent_at_s is not None:
             await self.report_now()
 
     async def close(self) -> None:
-        """Stop, and delete our row, so that no leader gives us leases any more. May be called again."""
+        """Stop, and delete this worker's row, so that no leader gives it leases any more. May be called again."""
         self._closed = True
         self.switch(Activity.OFF)
         async with self._write_lock:
@@ -139,7 +143,7 @@ class Reporter:
         while True:
             await self._sampling.on.wait()
             await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self.settings.capture_period_s))
-            await self._read(source)  # only the base of the next reading, as it covers a time of unknown length
+            await self._read(source)  # it is only the base of the next reading, as it covers a time of unknown length
             while not await wait_for_event(self._sampling.off, self.settings.capture_period_s):
                 sample = await self._read(source)
                 if sample is not None:
@@ -185,8 +189,8 @@ class Reporter:
             off = await self._off_before(tick_at, written)
 
     async def _off_before(self, tick_at: float, written: bool) -> bool:
-        """Wait for the next tick, and repeat a failed report meanwhile. Return True if reporting was turned off before,
-        even if it is on again.
+        """Wait for the next tick, and repeat a failed report meanwhile. Return True if reporting was turned off before
+        the tick, even if it is on again.
         """
         retry_s = min(RETRY_S_MAX, self.settings.report_period_s / RETRIES_PER_PERIOD)
         while True:
@@ -198,6 +202,7 @@ class Reporter:
             written = await self.report_now()
 
     def _close_interval(self) -> None:
+        """Put the mean of the samples since the last report into the ring, and begin a new interval."""
         if self.source is not None:
             self._ring = self._ring_after(reports.mean(self._samples))
             self._samples.clear()

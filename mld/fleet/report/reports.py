@@ -1,12 +1,12 @@
-"""`WorkerReport`: the row in which a worker reports its load: how it is read, written and judged. Pure.
+"""`WorkerReport`: the row in which a worker reports its load, and how it is read, written and judged. Pure.
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges
 reports by its own settings and its own wall clock. Reading is tolerant: a damaged row does not affect others. Writing
 is strict. The row of an mld worker has further attributes: `mldVersion`, `mldDrain` if an operator drains it,
 `mldLeaving` while it stops, `mldStream`, and where the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`).
 
-One rule differs from Java: a worker with samples `{}` and ranges is a default worker here; Java takes it for the least
-loaded worker of all. A worker without samples is judged by the throughput of its leases, whatever ranges it has.
+One rule differs from Java's. A worker that reports ranges but no samples is a default worker here: it is judged by the
+throughput of its leases, whatever ranges it has. Java takes it for the least loaded worker of all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mld.leases.rows import ENTITY_TYPE, REPORTS_TABLE_KEY, EntityType
 from mld.properties.settings import FleetSettings
 
 SUPPORT_CODE = 1
-"""`sup` of every report: this worker can live with a single table."""
+"""`sup` of every report; it means that this worker can work with a single table."""
 UPDATED_AT = "lut"
 SAMPLES = "sts"
 RANGES = "opr"
@@ -33,19 +33,22 @@ SUPPORT = "sup"
 SUPPORT_AT = "slu"
 VERSION = "mldVersion"
 DRAIN = "mldDrain"
-"""An operator's note, while the worker is drained: it should have no leases. The worker's own reports preserve it."""
+"""An operator's note, present while the worker is drained: it should have no leases. The worker's own reports preserve
+it.
+"""
 LEAVING = "mldLeaving"
 """Since when the worker has been stopping, in epoch seconds. The first report of its next process removes it."""
 STREAM = "mldStream"
-"""The name of the stream, as lease rows do not have it; absent if the application reads several streams."""
+"""The name of the stream, which lease rows do not have; absent if the application reads several streams."""
 TABLE_STREAM_PARTS = 4  # region, account, table, label
 STREAM_CHARACTERS_MAX = 512  # the name of a DynamoDB stream has its region, account, table and label
 HOST, PID, STARTED = "mldHost", "mldPid", "mldStarted"
 """For people: the host and process of the worker, and its start, in epoch seconds."""
 HOST_CHARACTERS_MAX = 64  # the limit of Linux
 METER = "mldMeter"
-"""Identifies the processors of the CPU figures, a machine or a container: workers with the same meter measure the same
-ones."""
+"""Identifies the processors to which the CPU figures belong, those of a machine or a container. Workers with the same
+meter measure the same processors.
+"""
 METER_CHARACTERS_MAX = 200
 ENDS = "mldEnds"
 """For people: workers that this one has lately found dead and whose leases it took, as JSON."""
@@ -54,9 +57,9 @@ ENDS_CHARACTERS_MAX = 300
 PID_DIGITS_MAX = 10
 
 FAILED = -1.0
-"""Stands for an interval in which a metric could not be measured."""
+"""The figure of an interval in which a metric could not be measured."""
 RANGE_PERCENT = 100
-"""Operating range of every metric we report."""
+"""Operating range of every metric that mld reports."""
 THROUGHPUT_NAME = "THROUGHPUT"
 """A worker whose samples have this metric is a default worker."""
 EXPIRED_AFTER_PERIODS = 2
@@ -92,9 +95,9 @@ class WorkerReport:
 
     worker: str
     updated_at_s: int | None
-    """Wall clock, epoch seconds; None if the row lacks it."""
+    """Wall clock of the worker, epoch seconds; None if the row lacks it."""
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Averages by metric, oldest first; -1 where the metric failed."""
+    """Averages of intervals by metric, the oldest first; -1 for an interval in which the metric failed."""
     ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Operating ranges by metric; only index 0 counts, the highest percentage."""
     legacy: bool = False
@@ -102,7 +105,7 @@ class WorkerReport:
     mld: Mapping[str, str] = field(default_factory=dict)
     """The attributes that an mld worker adds, by member of `OWN_MEMBERS`; empty for a Java worker."""
     ends: Mapping[str, int] = field(default_factory=dict)
-    """Workers that it has lately found dead, and when, in epoch seconds."""
+    """Workers that it has lately found dead, and when it did, in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,12 @@ class FleetSnapshot:
     leases: tuple[Lease, ...]
     reports: tuple[WorkerReport, ...]
     expired: frozenset[str]
-    """Keys of leases without an owner, or whose owner does not renew them."""
+    """Keys of the leases that have no owner, or an owner that does not renew them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRules:
-    """The reader's settings: workerMetricsReporterFreqInMillis, staleWorkerMetricsEntryCleanupDuration, EMAAlpha."""
+    """The reader's settings workerMetricsReporterFreqInMillis, staleWorkerMetricsEntryCleanupDuration and EMAAlpha."""
 
     report_period_s: float = 30.0
     stale_after_s: float = 86_400.0
@@ -131,7 +134,7 @@ class ReportRules:
 
 @dataclass(frozen=True, slots=True)
 class ReportScan:
-    """The reports among some rows; `corrupt` names the rows that cannot be read, with the reason."""
+    """The reports among some rows. `corrupt` has the key of each row that cannot be read, with the reason."""
 
     reports: tuple[WorkerReport, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
@@ -139,9 +142,9 @@ class ReportScan:
 
 @dataclass(frozen=True, slots=True)
 class SortedReports:
-    """The reports of all workers by state, one for each worker. A worker that is leaving counts as expired.
+    """All workers' reports, the newest of each worker, by the state of the worker. A leaving worker counts as expired.
 
-    `stale` are reports to delete; a worker may have several.
+    `stale` are all reports that should be deleted; several of them may be of one worker.
     """
 
     active: tuple[WorkerReport, ...] = ()
@@ -162,16 +165,16 @@ def is_leaving(report: WorkerReport) -> bool:
 
 
 def application_of(report: WorkerReport) -> str | None:
-    """Return the identity of the worker's application, as from `application_on`; None if the report has no stream."""
+    """Return what identifies the worker's application (`application_on`); None if the report has no stream."""
     return application_on(report.mld["stream"]) if "stream" in report.mld else None
 
 
 def application_on(stream: str) -> str | None:
-    """Return a text by which to distinguish an application that reads `stream` from others in the same table; None for
-    several streams (an empty name).
+    """Return a text that distinguishes an application that reads `stream` from others in the same table; None if it
+    reads several streams, whose name is empty.
 
-    It is the stream's name. The name of a DynamoDB stream is used without its label, which changes when the stream is
-    switched off and on.
+    The text is the stream's name. Of a DynamoDB stream's name the label is left out, because it changes when the stream
+    is switched off and on.
     """
     region, *table = stream.split("$")
     name = "$".join((region, *table[:2])) if len(table) == TABLE_STREAM_PARTS - 1 else stream
@@ -186,15 +189,17 @@ class CorruptReportError(ValueError):
 
 
 def is_report(row: Row, key: str) -> bool:
-    """Return whether the row of a table with hash key `key` is a report: in the legacy table every row is."""
+    """Return whether a row is a report. `key` is the name of the table's hash key; in the legacy table every row is
+    one.
+    """
     return key == REPORTS_TABLE_KEY or row.get(ENTITY_TYPE, {}).get("S") == EntityType.WORKER_METRIC_STATS.value
 
 
 def parse_row(row: Row, key: str) -> WorkerReport:
-    """Return the report in a row of a table with hash key `key`. Raises CorruptReportError.
+    """Return the report in a row; `key` is the name of the table's hash key. Raises CorruptReportError.
 
-    Attributes by which workers are not judged (mld's additions) are dropped if they are damaged. The support code,
-    which only a Java leader reads, is not read.
+    mld's additional attributes, by which workers are not judged, are dropped if they are damaged. The support code is
+    not read; only a Java leader reads it.
     """
     worker = row.get(key, {}).get("S")
     if not isinstance(worker, str) or not worker:
@@ -211,7 +216,7 @@ def parse_row(row: Row, key: str) -> WorkerReport:
 
 
 def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
-    """Return the reports among `rows`, and the damaged ones with their faults."""
+    """Return the reports among `rows`, and the keys of the damaged ones with what is wrong with them."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for row in rows:
@@ -256,9 +261,10 @@ def own_report(
 ) -> WorkerReport:
     """Return a worker's own report at wall time `now_s`.
 
-    `rings` are its figures by metric. A metric that was never measured is left out, so that the worker is a default
-    worker, and not a failing one that would never get a lease again. `ends` are (worker found dead, epoch seconds); the
-    newest are kept. `told` are further members of `OWN_MEMBERS`; empty ones are left out.
+    `rings` are its figures by metric. A metric that was never measured is left out: it would make the worker a failing
+    one, which never gets a lease, and without it the worker is a default worker. `ends` has workers that were found
+    dead, with the epoch seconds; the newest are kept. `told` are further members of `OWN_MEMBERS`; empty ones are left
+    out.
     """
     samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
     return WorkerReport(
@@ -304,12 +310,16 @@ def mean(samples: Sequence[float]) -> float:
 
 
 def extended(ring: Sequence[float], value: float, length: int) -> tuple[float, ...]:
-    """Return the ring (the figures of the last intervals, oldest first) with one more figure, at most `length`."""
+    """Return the ring (the figures of the last intervals, the oldest first) with one more figure; at most `length`
+    figures.
+    """
     return (*ring, value)[-length:]
 
 
 def average(samples: Iterable[float], alpha: float) -> float:
-    """Return the exponential moving average by which a worker is judged. Failures are skipped; 0 without figures."""
+    """Return the exponential moving average by which a worker is judged; 0 if there are no figures. Failed intervals
+    are skipped.
+    """
     value: float | None = None
     for sample in samples:
         if sample != FAILED:
@@ -321,12 +331,12 @@ def average(samples: Iterable[float], alpha: float) -> float:
 
 
 def is_default(report: WorkerReport) -> bool:
-    """Return whether this is a default worker: without metrics, it is judged by the throughput of its leases."""
+    """Return whether this is a default worker: one without metrics, which is judged by the throughput of its leases."""
     return not report.samples or THROUGHPUT_NAME in report.samples
 
 
 def is_valid(report: WorkerReport) -> bool:
-    """Return whether the report has what is needed to judge the worker: a time, and a range for each metric."""
+    """Return whether the report has all that is needed to judge the worker: a time, and a range for each metric."""
     if report.updated_at_s is None:
         return False
     ranges = report.ranges
@@ -336,7 +346,7 @@ def is_valid(report: WorkerReport) -> bool:
 
 
 def is_expired(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Return whether the report is too old. A report from the future never is."""
+    """Return whether the report is too old. A report with a time in the future never is."""
     if report.updated_at_s is None:
         return False
     return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s
@@ -353,7 +363,7 @@ def is_stale(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
 
 
 def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-    """Return the newest report of each worker; of two equally old ones the one in the lease table."""
+    """Return the newest report of each worker; if two are equally old, the one in the lease table."""
     newest: dict[str, WorkerReport] = {}
     for report in reports:
         other = newest.get(report.worker)
@@ -365,10 +375,10 @@ def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
 def sort_out(
     reports: Iterable[WorkerReport], now_s: float, rules: ReportRules, moving: Container[str] = ()
 ) -> SortedReports:
-    """Sort the reports of all tables by the state of their workers. Only the newest of a worker counts, but each may be
-    stale.
+    """Sort the reports of all tables by the state of their workers. Only a worker's newest report decides its state,
+    but each report may be stale.
 
-    The workers in `moving` were seen to report lately, so their reports do not expire, whatever time these have.
+    Workers in `moving` were seen to write new reports lately, so their reports do not expire, whatever time is in them.
     """
     everything = tuple(reports)
     active, failing, expired, invalid = [], [], [], []

@@ -1,9 +1,9 @@
-"""Worker reports in DynamoDB: `ReportsTable` has those of one table, `StoredReports` those of a whole fleet.
+"""Worker reports in DynamoDB: `ReportsTable` has the reports of one table, `StoredReports` those of a whole fleet.
 
 Rules: coordination#table-layout, coordination#worker-report-row, coordination#report-judgement,
 coordination#leaving-workers. Each call is one request, without retries. A report is written by an unconditional
-UpdateItem, because a leader may have deleted the row; every other write is conditional. If an answer is not definite, a
-`TableError` is raised.
+UpdateItem, because a leader may have deleted the row; every other write is conditional. If the answer leaves the
+outcome open, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 Request: TypeAlias = dict[str, Any]
 
-ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+ROWS_PER_SLICE = 32  # this many rows are parsed before other tasks get a turn: well below 2 ms
 
 _IS_REPORT = "#entityType = :report"
 _IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report)"
@@ -48,7 +48,9 @@ class ReportsTable:
         return self._place
 
     async def write(self, report: WorkerReport) -> WorkerReport:
-        """Write our own report into its row, which is created if necessary; return the new row. Raises TableError."""
+        """Write this worker's own report into its row, and create the row if necessary; return the new row. Raises
+        TableError.
+        """
         written = reports.attributes(report)
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
         update += "" if reports.is_leaving(report) else f" REMOVE #{reports.LEAVING}"
@@ -66,13 +68,16 @@ class ReportsTable:
         return found[0] if found else None
 
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
-        """Delete our row, unless another process has written a later report under our name. Raises TableError."""
+        """Delete this worker's row, unless another process has written a later report under the same name. Raises
+        TableError.
+        """
         condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
         values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
         return await self._calls.accepts("DeleteItem", self._request(worker, condition, values))
 
     async def delete_stale(self, report: WorkerReport) -> bool:
-        """Delete the row from which `report` was read, unless it was written since, or the worker was drained.
+        """Delete the row from which `report` was read, unless the row was written since, or the worker was drained
+        since.
 
         Raises TableError.
         """
@@ -122,7 +127,8 @@ class ReportsTable:
 
 
 class StoredReports:
-    """All reports of a fleet. Reports in the lease table come with every scan of it; the legacy table is read here.
+    """All reports of a fleet. Those in the lease table come with every scan of it; those in the legacy table are read
+    here.
 
     `places` returns the tables in which reports may be now.
     """

@@ -18,14 +18,14 @@ class Sightings:
     """When the report of each worker was last seen to change, by the observer's own clock.
 
     If the observer's clock was set back, the reports of dead workers seem to come from the future, and would never
-    expire (coordination#reports-and-clocks). But here it shows that they do not change. Only changes that were observed
-    count, so a new leader has to watch for as long as a report is valid.
+    expire by their times (coordination#reports-and-clocks). Here they count as unchanged. Only changes that were
+    observed count, so a new leader has to watch for as long as a report is valid.
     """
 
     def __init__(self) -> None:
         self._times: Stillness[str, int | None] = Stillness()
         self._off_s: dict[str, float] = {}
-        """By how many seconds workers' clocks are certainly off."""
+        """By how many seconds the clock of each worker is certainly off."""
         self._saw_at = NEVER
 
     def saw(self, reports: Iterable[WorkerReport], now: float, wall_s: float | None = None) -> None:
@@ -33,15 +33,15 @@ class Sightings:
         compared with ours.
         """
         there = {report.worker: report.updated_at_s for report in reports}
-        for worker, told_s in there.items():
-            if self._times.saw(worker, told_s, now) and self._times.has_moved(worker):
-                self._off_s[worker] = 0.0 if wall_s is None else clock_off_s(told_s, wall_s, now - self._saw_at)
+        for worker, reported_s in there.items():
+            if self._times.saw(worker, reported_s, now) and self._times.has_moved(worker):
+                self._off_s[worker] = 0.0 if wall_s is None else clock_off_s(reported_s, wall_s, now - self._saw_at)
         self._times.keep(there)
         self._off_s = {worker: off_s for worker, off_s in self._off_s.items() if off_s and worker in there}
         self._saw_at = now
 
     def off(self) -> dict[str, float]:
-        """Return the seconds by which workers' clocks are off; clocks that may be right are left out."""
+        """Return by how many seconds workers' clocks are off. Clocks that may be right are left out."""
         return dict(self._off_s)
 
     def alive(self, now: float, rules: ReportRules) -> frozenset[str]:
@@ -53,7 +53,7 @@ class Sightings:
         return self._times.is_still(worker, now, EXPIRED_AFTER_PERIODS * rules.report_period_s)
 
     def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
-        """Return the workers whose reports have not been unchanged for too long."""
+        """Return the workers whose reports have not been unchanged for longer than a report is valid."""
         return frozenset(worker for worker in self._times if not self.is_still(worker, now, rules))
 
     def time_of(self, worker: str) -> int | None:
@@ -65,7 +65,9 @@ class Sightings:
         return self._times.has_moved(worker)
 
     def doubt(self, worker: str) -> None:
-        """Forget that more than one report of the worker was seen: only another one shows again that it lives."""
+        """Forget that the worker's report was seen to change. Then only another new report shows that the worker
+        lives.
+        """
         if worker in self._times:
             self._times.begin(worker, self._times.value(worker), self._times.since(worker))
 
@@ -74,12 +76,12 @@ class Sightings:
         self._off_s.clear()
 
 
-def clock_off_s(told_s: int | None, wall_s: float, within_s: float) -> float:
-    """Return by how many seconds a clock is off that showed `told_s` at some time in the `within_s` before `wall_s`.
+def clock_off_s(reported_s: int | None, wall_s: float, within_s: float) -> float:
+    """Return by how many seconds a clock is off. It showed `reported_s` at some time in the `within_s` before `wall_s`.
 
-    0 if it may be right, or is off by at most a minute.
+    Returns 0 if the clock may be right, or is off by at most a minute.
     """
-    ahead_s = 0.0 if told_s is None else told_s - wall_s
+    ahead_s = 0.0 if reported_s is None else reported_s - wall_s
     if ahead_s > CLOCK_OFF_MAX_S:
         return ahead_s
     return ahead_s + within_s if ahead_s + within_s < -CLOCK_OFF_MAX_S else 0.0
