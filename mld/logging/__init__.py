@@ -1,1 +1,1 @@
-"""Log lines, their levels, and the way to standard error that nobody waits for."""
+"""The log: the form of its lines, their levels, and a queue before standard error, so that no task waits for it."""

@@ -1,8 +1,8 @@
-"""The levels of a logback file of Java, as logback reads them; everything else in the file belongs to Java.
+"""Reads the levels in a logback file of Java, as logback does. Everything else in the file has an effect on Java only.
 
-``${NAME:-default}`` takes what the file defines (`property`, `variable`) or the environment has. `INHERITED` and `NULL`
-are levels: the one of the logger above. What cannot be used is left out, and named: nothing in a well-formed file is
-an error.
+``${NAME:-default}`` stands for a variable that the file defines (`property`, `variable`), or for one of the
+environment. The levels `INHERITED` and `NULL` mean the level of the logger above. What cannot be used is left out, and
+named in a warning. Nothing in a well-formed file is an error.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 FILE_BYTES_MAX = 1024 * 1024
-"""A thousand loggers have a tenth of it."""
+"""A file with a thousand loggers has a tenth of this."""
 SUBSTITUTIONS_MAX = 20
-"""In one value: a default may hold another variable, and a variable may name itself."""
+"""How many variables are replaced in one value. There is a limit because a variable may refer to itself."""
 NAMED_MAX = 5
 WORD_CHARACTERS_MAX = 40
 LEVELS: Mapping[str, int] = {
@@ -37,27 +37,29 @@ LEVELS: Mapping[str, int] = {
     "INHERITED": logging.NOTSET,
     "NULL": logging.NOTSET,
 }
-"""Those of logback, and Python's own two names."""
+"""The levels of logback, and two names that Python has for levels."""
 ROOT = ""
 OURS = ("mld", "botocore", "boto3", "urllib3", "asyncio", "werkzeug", "py")
-"""First parts of the names that loggers here have; a class of Java logs nothing here."""
+"""First parts of the names of loggers in this process. A logger named after a class of Java logs nothing here."""
 _VARIABLE = re.compile(r"\$\{([^${}]*)\}")
 
 
 class LogbackError(Exception):
-    """The file cannot be used at all; the text says why."""
+    """The file cannot be used at all. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogbackLevels:
-    """Level by logger, `ROOT` the one above all. `ignored` says in words what of the file does nothing here."""
+    """The level of each logger; `ROOT` is the logger above all. `ignored` lists in words what in the file has no
+    effect.
+    """
 
     levels: Mapping[str, int]
     ignored: tuple[str, ...] = ()
 
 
 def levels_of(file: str, env: Mapping[str, str], *, again: bool = False) -> LogbackLevels:
-    """Return the levels in the file. `again`: from a running daemon, which no pipe may keep waiting.
+    """Return the levels in the file. `again`: a running daemon reads it again, and must not be kept waiting by a pipe.
 
     Raises LogbackError, and nothing else.
     """
@@ -86,7 +88,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 class _Reading:
-    """One pass over a document, from top to bottom: a variable counts from where it is defined."""
+    """Reads a document once, from top to bottom, so that a variable has its value only after its definition."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._variables = dict(env)
@@ -95,7 +97,7 @@ class _Reading:
         self._ignored: list[str] = []
 
     def result(self) -> LogbackLevels:
-        """Return the levels, and in words what was left out."""
+        """Return the levels, and in words what was ignored."""
         ignored = list(dict.fromkeys(self._ignored))
         if self._foreign:
             names = ", ".join(self._foreign[:NAMED_MAX]) + (", …" if len(self._foreign) > NAMED_MAX else "")
@@ -103,7 +105,7 @@ class _Reading:
         return LogbackLevels(self._levels, tuple(ignored))
 
     def take(self, element: Element) -> None:
-        """Take a part of the file."""
+        """Read one element of the file."""
         match _tag(element):
             case "property" | "variable" if (name := element.get("name")) is not None:
                 self._variables[name] = self._filled(element.get("value", element.text or ""))
@@ -116,7 +118,7 @@ class _Reading:
                 self._take_levels(ROOT if name.upper() == "ROOT" else name, element)
 
     def _take_levels(self, name: str, element: Element) -> None:
-        """Take a logger's level, which logback finds in an attribute or in an element of its own."""
+        """Read the level of a logger. As in logback, it is an attribute, or an element of its own."""
         texts = [element.get("level"), *(one.get("value") for one in element if _tag(one) == "level")]
         for text in filter(None, texts):
             word = self._filled(text).strip().upper()
@@ -129,7 +131,9 @@ class _Reading:
                 self._foreign.append(name)
 
     def _filled(self, text: str) -> str:
-        """Return the text with variables in their places, the innermost first, up to one that has no value."""
+        """Return the text with variables replaced by their values, the innermost first. It ends at a variable without a
+        value.
+        """
         for _ in range(SUBSTITUTIONS_MAX):
             found = _VARIABLE.search(text)
             if found is None:
@@ -143,4 +147,4 @@ class _Reading:
 
 
 def _tag(element: Element) -> str:
-    return element.tag.lower() if isinstance(element.tag, str) else ""  # logback takes them in any case
+    return element.tag.lower() if isinstance(element.tag, str) else ""  # in logback case does not matter

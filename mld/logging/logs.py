@@ -1,12 +1,12 @@
 """Logging of the daemon: one line per event, as text for people or as JSON for machines, on stderr.
 
-Fields travel in `extra=`; the message is prose, without the values that a field has. `-l` accepts what Java users have:
-a logback XML file, whose levels are honoured. Lines go through a `QueuedStream`, so that no task ever waits for the
-reader of the log.
+Fields are passed in `extra=`. The message is prose, and does not repeat the value of a field. `-l` accepts a logback
+XML file, which Java users have, and uses its levels. Lines go through a `QueuedStream`, so that no task ever waits for
+the reader of the log.
 
-Messages, fields and traces repeat what others wrote: a child, AWS, the properties file, an exception. Whatever it is,
-an event in text is one line without secrets, with its trace indented below it, and nothing else begins like an event.
-Formatting never raises: if a message or field cannot be formatted, the rest of the event is logged.
+Messages, fields and traces contain text of others: a child, AWS, the properties file, an exception. Whatever that text
+is, an event in text form is one line without secrets, with its trace indented below it, and no other line begins like
+an event. Formatting never raises: if a message or field cannot be formatted, the rest of the event is logged.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from mld.properties.scrubber import Scrubber, secrets_of_environment
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX = 8 * 1024 * 1024
-"""A minute of a busy log at level DEBUG. While this much waits, new lines are dropped and counted."""
+"""About a minute of a busy log at level DEBUG. While this many bytes wait, new lines are dropped and counted."""
 
 INDENT = "    "
-"""Indentation of a trace. No event begins with a blank."""
+"""Indentation of a trace. The line of an event never begins with a blank."""
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _LEAST_PRIORITY = 7
@@ -48,23 +48,24 @@ _PLAIN = (int, float, bool, type(None))
 Fit = Callable[[str], str]
 
 QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
-"""Their messages at INFO and below are of use only to their authors."""
+"""Libraries whose messages at INFO and below are useful to their authors only."""
 EXIT_FLUSH_S = 2.0
-"""How long the end of the process waits for a reader."""
+"""How long the process, when it ends, waits until its log is written."""
 
 
 class QueuedStream(io.TextIOBase):
-    """A stream whose `write` returns at once; a thread writes to `descriptor`, and what it has no room for is dropped.
+    """A stream whose `write` returns at once. A thread writes to `descriptor`; lines for which the queue has no room
+    are dropped.
 
-    A pipe holds 64 KiB, and once its reader stops, a write to it blocks for ever. So a thread writes the log: the one
-    thread outside `mld.aws`. It handles only bytes, and counts what was dropped.
+    A pipe holds 64 KiB, and if its reader stops, a write to it blocks for ever. Therefore a thread writes the log; it
+    is the only thread outside of `mld.aws`. It handles only bytes, and counts the lines that were dropped.
 
-    As soon as the reader has read the other lines, it gets one with the number of lines that it missed. Whatever the
-    encoding, no line is lost.
+    As soon as the reader has read the other lines, it gets a line with the number of dropped lines. A line with
+    characters that the encoding lacks is written with escapes.
     """
 
     dropped_total = 0
-    """Lines that all streams of this process have dropped."""
+    """How many lines all streams of this process have dropped."""
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self._descriptor = descriptor
@@ -79,7 +80,7 @@ class QueuedStream(io.TextIOBase):
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Queue a line."""
+        """Queue a line; drop it if the queue is full."""
         line = text.encode(self._encoding, "backslashreplace")
         with self._changed:
             if self._lines and self._queued_bytes + len(line) > QUEUED_BYTES_MAX:
@@ -95,11 +96,12 @@ class QueuedStream(io.TextIOBase):
         return len(text)
 
     def drain(self, within_s: float) -> None:
-        """Wait until everything is written, but no longer than this."""
+        """Wait until everything is written, but at most `within_s`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines and not self._dropped, within_s)
 
     def _write_forever(self) -> None:
+        """Write the queued lines, one after the other, for ever. After a gap, log how many lines were dropped."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
@@ -117,7 +119,7 @@ class QueuedStream(io.TextIOBase):
                 self._changed.notify_all()
 
     def _send(self, line: bytes) -> None:
-        """Write all of it; a reader that is gone misses it, as it would without a queue."""
+        """Write the whole line. If the reader is gone, the line is lost, as it would be without a queue."""
         left = memoryview(line)
         while left:
             try:
@@ -130,7 +132,7 @@ class QueuedStream(io.TextIOBase):
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-01-31T18:44:23.390Z INFO  mld.daemon.worker message  shard=… counter=…``."""
+    """Formats an event as ``2026-01-31T18:44:23.390Z INFO mld.daemon.worker message shard=… counter=…``."""
 
     def __init__(self, scrub: Scrubber) -> None:
         super().__init__()
@@ -145,7 +147,9 @@ class TextFormatter(logging.Formatter):
 
 
 class WithPriority(logging.Formatter):
-    """Puts the priority before each line of `inner`, in the form of sd-daemon(3). The journal removes it again."""
+    """Puts the priority before each line that `inner` formats, in the form of sd-daemon(3). The journal removes it
+    again.
+    """
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -157,12 +161,14 @@ class WithPriority(logging.Formatter):
 
 
 def _priority(level: int) -> int:
-    """Return the priority of syslog(3); a level between two of these counts as the lower one."""
+    """Return the priority of syslog(3) for a level. A level between two known ones has the priority of the lower
+    one.
+    """
     return next((priority for least, priority in _PRIORITIES if level >= least), _LEAST_PRIORITY)
 
 
 class JsonLines(JsonFormatter):
-    """One JSON object a line, all ASCII."""
+    """Formats an event as a JSON object on one line, in ASCII."""
 
     def __init__(self, scrub: Scrubber) -> None:
         super().__init__(
@@ -180,7 +186,9 @@ class JsonLines(JsonFormatter):
 
 
 def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
-    """Return a copy without secrets, in which every text is one printable line, and the trace is indented lines."""
+    """Return a copy of the event without secrets. Every text in it is one printable line, and the trace has indented
+    lines.
+    """
 
     def fit(text: str) -> str:
         return printable(scrub(text))
@@ -192,11 +200,12 @@ def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields given as `extra=`."""
+    """Return the fields that were given as `extra=`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
 
 
 def _copy(record: logging.LogRecord, message: str, fit: Fit) -> logging.LogRecord:
+    """Return a copy of the event with this message, in which every text has gone through `fit`."""
     copied = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes ten times as long
     vars(copied).update(vars(record))
     stream = OF_THIS_STREAM.get()
@@ -210,6 +219,7 @@ def _copy(record: logging.LogRecord, message: str, fit: Fit) -> logging.LogRecor
 
 
 def _message(record: logging.LogRecord) -> str:
+    """Return the message with its values filled in. It never raises."""
     try:
         return record.getMessage()
     except Exception:  # too many or too few values, or a value whose `__str__` raises
@@ -225,6 +235,7 @@ def _shown(value: object) -> str:
 
 
 def _value(value: object, fit: Fit) -> Any:
+    """Return the value of a field with every text in it passed through `fit`."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Mapping):
@@ -235,7 +246,9 @@ def _value(value: object, fit: Fit) -> Any:
 
 
 def _trace(record: logging.LogRecord, scrub: Scrubber) -> str | None:
-    """Format the exception anew each time: another handler may have kept its own text in the record."""
+    """Return the trace, formatted anew: another handler may have left a text of its own in the event. It never
+    raises.
+    """
     if not record.exc_info:
         return None
     try:
@@ -255,10 +268,11 @@ def _field_text(value: object) -> str:
 
 
 def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:
-    """Set up the root logger: `log_format` is text or json, `level` a level's name. Uncaught exceptions are logged.
+    """Set up the root logger: `log_format` is text or json, `level` the name of a level. Uncaught exceptions are
+    logged.
 
     `configuration_file` is the value of `-l`. Secrets in `env` are never logged. Secrets that are found later can be
-    added to the returned Scrubber. Raises ConfigurationError if the file cannot be read.
+    added to the Scrubber that is returned. Raises ConfigurationError if the file cannot be read.
     """
     scrub = Scrubber(secrets_of_environment(env))
     handler = logging.StreamHandler(_queued(sys.stderr))
@@ -272,7 +286,7 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
 
 
 def name_worker(worker: str) -> None:
-    """Mark each event with this worker's name, for a log that several workers share."""
+    """Mark each event with the name of this worker, because several workers share the log."""
 
     def named(record: logging.LogRecord) -> bool:
         record.of_worker = worker
@@ -283,7 +297,7 @@ def name_worker(worker: str) -> None:
 
 
 def change_level(level: str, configuration_file: str | None, env: Mapping[str, str]) -> None:
-    """Log from `level` on. The file given by `-l`, which overrules it, is read again; on failure nothing changes."""
+    """Log from `level` on. The file given by `-l` is read again, and overrules it. If that fails, nothing changes."""
     try:
         found = None if configuration_file is None else levels_of(configuration_file, env, again=True)
     except LogbackError as error:
@@ -300,7 +314,7 @@ def change_level(level: str, configuration_file: str | None, env: Mapping[str, s
 
 
 def _set_level(level: str) -> None:
-    """Log from `level` on; `QUIET_LIBRARIES` log nothing below WARNING."""
+    """Log from `level` on, but from `QUIET_LIBRARIES` nothing below WARNING."""
     root = logging.getLogger()
     root.setLevel(level.upper())
     for name in QUIET_LIBRARIES:
@@ -315,7 +329,9 @@ def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logg
 
 
 def is_journal(env: Mapping[str, str], stream: TextIO) -> bool:
-    """Return whether what is written to `stream` goes to the journal of systemd, which says so in JOURNAL_STREAM."""
+    """Return whether `stream` goes to the journal of systemd. If so, JOURNAL_STREAM has the stream's device and
+    inode.
+    """
     descriptor = _descriptor_of(stream)
     if descriptor is None:
         return False
@@ -333,7 +349,7 @@ def _descriptor_of(stream: TextIO) -> int | None:
 
 
 def _queued(stream: TextIO) -> TextIO:
-    """Return a stream whose writers never wait for the reader of `stream`."""
+    """Return a stream that writes to `stream` without ever waiting for its reader."""
     descriptor = _descriptor_of(stream)
     if descriptor is None:
         return stream
@@ -343,20 +359,22 @@ def _queued(stream: TextIO) -> TextIO:
 
 
 def _log_what_nobody_catches() -> None:
-    """Log uncaught exceptions: Python would print them, secrets included. Errors of logging itself go unreported."""
+    """Log uncaught exceptions, which Python would print with their secrets. Errors of logging itself are not
+    reported.
+    """
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     fault = logging.getLogger("mld.fault")
 
-    def tell(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    def log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt | SystemExit):
             return
         given = error if error is not None else kind()
         fault.critical("nobody caught this", exc_info=(kind, given, trace), extra={"action": "fault"})
 
-    sys.excepthook = tell
-    threading.excepthook = lambda told: tell(told.exc_type, told.exc_value, told.exc_traceback)
-    sys.unraisablehook = lambda told: tell(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.excepthook = log_uncaught
+    threading.excepthook = lambda found: log_uncaught(found.exc_type, found.exc_value, found.exc_traceback)
+    sys.unraisablehook = lambda found: log_uncaught(found.exc_type, found.exc_value, found.exc_traceback)
 
 
 def log_remarks(remarks: Iterable[Remark]) -> None:
@@ -368,7 +386,7 @@ def log_remarks(remarks: Iterable[Remark]) -> None:
 
 
 def _apply_logback(file: str, env: Mapping[str, str]) -> None:
-    """Take the levels of a logback file. Raises ConfigurationError."""
+    """Use the levels of a logback file. Raises ConfigurationError."""
     try:
         found = levels_of(file, env)
     except LogbackError as error:
@@ -379,7 +397,7 @@ def _apply_logback(file: str, env: Mapping[str, str]) -> None:
 
 
 def _set_levels(found: LogbackLevels, file: str) -> None:
-    """Set the levels, then warn about the parts of the file that have no effect."""
+    """Set the levels, and warn about the parts of the file that have no effect."""
     for name, level in found.levels.items():
         logging.getLogger(name).setLevel(level)
     more = f"; without effect: {'; '.join(found.ignored)}" if found.ignored else ""

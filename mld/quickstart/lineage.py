@@ -1,7 +1,7 @@
-"""Click events of a web shop for the tours, and the result that their sinks must have. Pure.
+"""Click events of a web shop for the tours, and the result that the tours' sinks must have. Pure.
 
-Equal seeds and start times give equal events. The filter and the sums are those of `processors/samples/clicks.py`,
-without Spark.
+Equal seeds and start times give equal events. The filter and the sums are the same as in
+`processors/samples/clicks.py`, but without Spark.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HOME = "home"
 Key = tuple[str, int]
 """Shard and sequence number."""
 Cell = tuple[int, str]
-"""Minute, in seconds since the epoch, and section of the shop."""
+"""A minute, in seconds since the epoch, and a section of the shop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClickEvent:
-    """One record to put."""
+    """A record that is to be put into the stream."""
 
     partition_key: str
     data: bytes
@@ -46,7 +46,7 @@ class Put:
 
 
 def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEvent]:
-    """Yield `count` events in the order of time. The partition key is the user."""
+    """Yield `count` events in the order of their times. The partition key of an event is its user."""
     rng = Random(seed)
     at_s = start_s
     for number in range(count):
@@ -77,7 +77,7 @@ class Sums:
 
 @dataclass(slots=True)
 class ShardLine:
-    """Numbers of records of one shard: put, written, filtered out, and in the dead letter."""
+    """How many records of one shard were put, written, filtered out, and sent to the dead letter."""
 
     records: int = 0
     out: int = 0
@@ -87,7 +87,7 @@ class ShardLine:
 
 @dataclass(slots=True)
 class TourOutcome:
-    """What the sinks have after a run, or should have."""
+    """What the sinks have after a run, or what they should have."""
 
     rows: Sequence[tuple[str, int, int]] = ()
     """Shard, sequence number and event id of every row of the sink `clicks`."""
@@ -95,11 +95,11 @@ class TourOutcome:
     dead: Sequence[tuple[str, int, str]] = ()
     """Shard, sequence number and data of every dead letter."""
     marks: Mapping[str, int] = field(default_factory=dict)
-    """High-water mark of the sink by shard: the last record that it has."""
+    """High-water mark of the sink for each shard: the last record that the sink has."""
 
 
 def expected(put: Iterable[Put]) -> TourOutcome:
-    """Return what the sinks should hold."""
+    """Return what the sinks should have after these records."""
     rows: list[tuple[str, int, int]] = []
     dead: list[tuple[str, int, str]] = []
     minutes: dict[Cell, Sums] = {}
@@ -119,7 +119,9 @@ def expected(put: Iterable[Put]) -> TourOutcome:
 
 
 def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
-    """Return the numbers of records of each shard, from the records that were put and those that were found."""
+    """Return for each shard the numbers of its records, from the records that were put and the result that was
+    found.
+    """
     lines: dict[str, ShardLine] = {}
     for record in put:
         lines.setdefault(record.shard, ShardLine()).records += 1
@@ -133,7 +135,7 @@ def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
 
 
 def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[str, int | None]) -> list[str]:
-    """Return one sentence for each kind of fault and place; none if everything adds up.
+    """Return a sentence for each kind of fault and place; none if everything adds up.
 
     `checkpoints` are the checkpoints of the open shards.
     """
@@ -155,7 +157,9 @@ def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[st
 def row_faults(
     where: str, wanted: Sequence[tuple[str, int, object]], found: Sequence[tuple[str, int, object]]
 ) -> list[str]:
-    """Compare rows (shard, sequence number, content), and return sentences about missing, repeated and strange ones."""
+    """Return sentences about rows (shard, sequence number, content) that are missing, repeated, or should not be
+    there.
+    """
     faults = []
     want, have = Counter(wanted), Counter(found)
     twice = sum(count - 1 for count in Counter(row[:2] for row in found).values())

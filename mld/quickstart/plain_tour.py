@@ -1,6 +1,8 @@
-"""`PlainTour`: `mld quickstart --plain`, with the archive processor and one child for each shard, without Spark.
+"""`PlainTour`: the tour of `mld quickstart --plain`, without Spark: the archive processor with one child for each
+shard.
 
-It ends in an error if a single record is missing, repeated or out of order."""
+It reports a fault if a single record is missing, repeated or out of order.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ from mld.quickstart.tour_processes import (
 )
 
 Archive = Mapping[str, Sequence[tuple[int, str]]]
-"""By shard, sequence number and data of each line."""
+"""For each shard, the sequence number and data of each line."""
 
 
 class PlainTour(Tour):
-    """The tour with the archive processor, one child for each shard."""
+    """A tour with the archive processor, which has one child for each shard."""
 
     @property
     def archive_directory(self) -> Path:
         return self.directory / "archive"
 
     def check(self) -> None:
-        """Do nothing: the processor needs nothing besides this project."""
+        """Do nothing: the processor needs nothing that this project does not install."""
 
     def clear(self) -> None:
         self.archive_directory.mkdir(parents=True, exist_ok=True)
@@ -96,9 +98,7 @@ def _shard_table(archive: Archive, leases: dict[str, Lease]) -> Table:
 
 
 def find_faults(put: Iterable[Put], archive: Archive) -> list[str]:
-    """Return one sentence for each kind of fault; none if the archive has exactly the records that were
-    put, in order.
-    """
+    """Return a sentence for each kind of fault; none if the archive has exactly the records that were put, in order."""
     wanted = [(record.shard, record.sequence, record.text) for record in put]
     found = [(shard, *record) for shard, records in archive.items() for record in records]
     faults = row_faults("the archive", wanted, found)

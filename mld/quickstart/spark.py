@@ -1,7 +1,7 @@
-"""The tour on Spark: `executableName = mld-spark` and the shipped example pipeline, from the stream into Parquet.
+"""`SparkTour`: the tour on Spark, with `mld-spark` and the example pipeline that is shipped, from stream to Parquet.
 
-It ends in an error if a record is missing or twice in the sink, if a sum is wrong, if the malformed record is not in
-the dead letter, or if a checkpoint is not where its sink is.
+It reports a fault if a record is missing from the sink or twice in it, if a sum is wrong, if the malformed record is
+not in the dead letter, or if a checkpoint differs from the position of its sink.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from mld.quickstart.tour_processes import QuickstartError, mld_command, process
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
 MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
-"""A record that was cut off in transit."""
+"""A record that was cut off on its way."""
 CHECK_S = 60.0
 READ_S = 180.0
 LAST_HOST_S = 60.0
-"""How long the session host of an earlier tour, which was killed, may take to end."""
+"""How long the session host of an earlier tour that was killed may take to end."""
 LOOK_S = 0.5
-"""Pause between two checks whether that host has ended."""
+"""Pause between two checks whether the earlier tour's host has ended."""
 SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
 
 
 class SparkTour(Tour):
     """The tour on Spark."""
 
-    _ui_said = False
+    _has_named_ui = False
     _reader: subprocess.Popen[bytes]
-    """Reads the sinks at the end; its Spark session starts while the daemon still works."""
+    """The process that reads the sinks at the end. Its Spark session starts while the daemon still works."""
 
     @property
     def lake(self) -> Path:
@@ -65,7 +65,7 @@ class SparkTour(Tour):
     # --- before ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Let the processor check PySpark, Java and the pipeline, before anything is started. Raises NotReadyError."""
+        """Have the processor check PySpark, Java and the pipeline, before anything is started. Raises NotReadyError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.pipeline_file.write_bytes((files("mld.processors.samples") / self.pipeline_file.name).read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
@@ -74,8 +74,8 @@ class SparkTour(Tour):
             command, cwd=self.directory, capture_output=True, text=True, timeout=CHECK_S, check=False
         )
         if looked.returncode != 0:
-            said = looked.stderr.strip().removeprefix("mld-spark: ") or f"exit status {looked.returncode}"
-            raise NotReadyError(f"{said}. `mld quickstart --plain` shows the daemon without Spark")
+            why = looked.stderr.strip().removeprefix("mld-spark: ") or f"exit status {looked.returncode}"
+            raise NotReadyError(f"{why}. `mld quickstart --plain` shows the daemon without Spark")
         self.say(looked.stdout.strip())
 
     def clear(self) -> None:
@@ -120,7 +120,7 @@ class SparkTour(Tour):
             yield daemon
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
-        """Wait, and start the reader's Spark session meanwhile: a core is idle while that of the daemon starts."""
+        """Wait, and start the reader's Spark session meanwhile: one core is idle while the daemon's session starts."""
         command = [sys.executable, "-P", "-m", "mld.processors.samples.reading", str(self.lake)]
         with self.reading_log_file.open("wb") as log:
             self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))
@@ -130,8 +130,8 @@ class SparkTour(Tour):
         host = self._host()
         if host is None:
             return 0
-        if not self._ui_said and host.ui is not None:
-            self._ui_said = True
+        if not self._has_named_ui and host.ui is not None:
+            self._has_named_ui = True
             self.say(f"Spark session of all shards: pid {host.pid}, UI {host.ui}")
         return host.counters["records"]
 
@@ -141,7 +141,7 @@ class SparkTour(Tour):
         return expected(self.put)
 
     def is_caught_up(self) -> bool:
-        """Return whether both sinks have the last record of every shard. Checkpoints may follow as late as the stop."""
+        """Return whether both sinks have the last record of every shard. Checkpoints may come only with the stop."""
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
     def _host(self) -> sparkhosts.SparkHost | None:
@@ -166,7 +166,7 @@ class SparkTour(Tour):
         )
 
     def _read(self) -> Any:
-        """Let the reader read the sinks, and return what it found. Raises QuickstartError."""
+        """Have the reader read the sinks, and return what it found. Raises QuickstartError."""
         try:
             text, _ = self._reader.communicate(b"\n", READ_S)
         except subprocess.TimeoutExpired:
@@ -183,16 +183,16 @@ class SparkTour(Tour):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 
     def _marks(self, sink: str) -> dict[str, int]:
-        """Return the sink's high-water marks by shard, from the newest entry of its ledger.
+        """Return the high-water marks of a sink by shard, from the newest entry of its ledger.
 
-        The entry has no marks of ended shards: the sink has all their records.
+        The entry has no marks of shards that have ended, because the sink has all their records.
         """
         newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
             return {}
         marks: dict[str, str] = {}
         last = self._wanted.marks
-        for writer in json.loads(newest.read_bytes())["writers"]:  # nobody but the tour writes there
+        for writer in json.loads(newest.read_bytes())["writers"]:  # there are no writers but the tour's
             for of_stream in writer["marks"].values():
                 marks |= of_stream
             for numbers in writer.get("ended", {}).values():

@@ -1,7 +1,7 @@
-"""`Tour`: what the tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
+"""`Tour`: what all tours have: embedded AWS, a stream with click events, the real daemon, and a split while it reads.
 
-Each part runs as a process of its own, as a user would start it, and ends with the tour. Subclasses choose the record
-processor, and know when it has caught up and what its result must be.
+Each part runs as a process of its own, as a user would start it, and ends with the tour. A subclass chooses the record
+processor, decides when that has caught up, and knows what its result must be.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"
 SHARDS = 4
 PAGE_PORT = 9404
-PUT_RECORDS_MAX = 500  # the service's limit for one call
+PUT_RECORDS_MAX = 500  # Kinesis allows no more in one call
 PUT_ATTEMPTS_MAX = 5
 SEED = 7
 STALLED_S = 180.0
-"""The tour gives up after this long without progress."""
+"""After this long without progress, the tour gives up."""
 POLL_S = 0.2
 EXIT_OK, EXIT_FAILURE = 0, 1
 FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
@@ -55,7 +55,7 @@ FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": 
 
 @dataclass
 class Tour(ABC):
-    """One run of a tour. Paths are absolute, so that users can copy them from the output."""
+    """One run of a tour. Its paths are absolute, so that users can copy them from the output."""
 
     directory: Path
     console: Console
@@ -81,7 +81,7 @@ class Tour(ABC):
         """Return the text of the daemon's properties file."""
 
     def extra_events(self) -> Sequence[ClickEvent]:
-        """Return further events, to be put after half of the others."""
+        """Return further events, which are put after half of the others."""
         return ()
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Tour(ABC):
         """Return the number of records that the processor has finished, for the progress bar."""
 
     def is_caught_up(self) -> bool:
-        """Return whether the processor has finished everything that was put."""
+        """Return whether the processor has finished all records that were put."""
         return self.processed() >= len(self.put)
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Tour(ABC):
 
     @abstractmethod
     def farewell(self) -> str:
-        """Return a text about what the user may do next."""
+        """Return a text on what the user may do next."""
 
     # --- the plot ----------------------------------------------------------------------------------------------------
 
@@ -175,8 +175,9 @@ class Tour(ABC):
 
     @contextmanager
     def run_daemon(self, properties_file: Path, log_file: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a daemon in the tour's directory; its PATH begins with the directory of this interpreter."""
-        # If the processor cannot work, end the tour instead of waiting for a repair.
+        """Run a daemon in the tour's directory. Its PATH begins with the directory of this interpreter."""
+        # With this policy a processor that cannot work ends the daemon, and the tour. The default would wait for a
+        # repair.
         command = [
             sys.executable,
             "-P",
@@ -198,6 +199,7 @@ class Tour(ABC):
             yield daemon
 
     def put_and_split(self, daemon: subprocess.Popen[bytes]) -> None:
+        """Put all events, and split a shard after half of them."""
         events = click_events(self.records, seed=SEED, start_s=time.time())
         with self._progress() as progress:
             bar = progress.add_task("putting click events", total=self.records)
@@ -214,7 +216,7 @@ class Tour(ABC):
         self._check_alive(daemon)
 
     def _put(self, chunk: Sequence[ClickEvent]) -> None:
-        """Put records by PutRecords; records that the service refuses are put again."""
+        """Put records by PutRecords. Records that the service refuses are put again."""
         for _ in range(PUT_ATTEMPTS_MAX):
             answer = self.kinesis.put_records(
                 StreamName=STREAM, Records=[{"Data": e.data, "PartitionKey": e.partition_key} for e in chunk]
@@ -239,6 +241,9 @@ class Tour(ABC):
         self.say(f"{shard['ShardId']} is split while it is read")
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
+        """Wait until the processor has finished all records. Raises QuickstartError if the daemon ends or makes no
+        progress.
+        """
         count, moved_at = -1, time.monotonic()
         with self._progress() as progress:
             bar = progress.add_task("processed", total=len(self.put))
@@ -279,12 +284,12 @@ class Tour(ABC):
             raise QuickstartError(f"the daemon did not stop within {STOP_S:.0f} s; see {self.log_file}") from None
 
     def leases(self) -> dict[str, Lease]:
-        """Return the leases in the lease table by key."""
+        """Return the leases in the lease table, by key."""
         rows = self.dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
         leases = (parse_row(row) for row in rows)
         return {lease.key: lease for lease in leases if lease is not None}
 
 
 def tail(text: str, characters: int) -> str:
-    """Return a long text by its last characters, which distinguish it from others."""
+    """Return the text; of a long one only its last characters, by which it differs from others."""
     return text if len(text) <= characters else f"…{text[-characters:]}"

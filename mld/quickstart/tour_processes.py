@@ -1,4 +1,4 @@
-"""What the tours start and hold on this machine: processes that end with the tour, a directory, a port."""
+"""What the tours use on this machine: processes that end with the tour, a locked directory, a free port."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mld.core.errors import MldError
 LOCK_FILE = ".lock"
 SERVER_START_S = 30.0
 STOP_S = 60.0
-"""How long a daemon that was told to stop may take before it is killed."""
+"""How long a daemon may take to stop before it is killed."""
 _PR_SET_PDEATHSIG = 1
 
 
 class QuickstartError(MldError):
-    """The tour cannot go on; the text says what to look at."""
+    """The tour cannot go on. The text names what to look at."""
 
 
 def mld_command() -> str:
-    """Return the command by which the user can call `mld`: its name if the PATH has it, else the path of its script."""
+    """Return the command by which the user can call `mld`: ``mld`` if the PATH has it, else the path of its script."""
     if shutil.which("mld"):
         return "mld"
     checkout = Path(mld.__file__).parents[1] / "bin" / "mld"
@@ -72,7 +72,9 @@ def only_one_in(directory: Path) -> Iterator[None]:
 
 
 def free_port(wanted: int) -> int:
-    """Return a free port of the loopback interface: the wanted one, or else any. Raises QuickstartError."""
+    """Return a free port of the loopback interface: the wanted one, or if that is not free, any. Raises
+    QuickstartError.
+    """
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,9 +96,9 @@ def process(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process while the context is open, then end it by SIGTERM, or by SIGKILL if that does not help.
+    """Run a process while the context is open; then end it by SIGTERM, or by SIGKILL if that does not help.
 
-    On Linux it ends even if this process is killed.
+    On Linux the process ends even if this one is killed.
     """
     with subprocess.Popen(
         command,
@@ -120,6 +122,9 @@ def process(
 
 
 def _ends_with_us() -> Callable[[], None] | None:
+    """Return a function for the child, which makes the kernel kill the child when this process ends; None if the system
+    cannot do so.
+    """
     if sys.platform != "linux":
         return None
     system = ctypes.CDLL(None)
@@ -131,8 +136,8 @@ def _ends_with_us() -> Callable[[], None] | None:
 
 
 def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """Return the endpoint that the embedded AWS prints on its first line. Raises QuickstartError if it
-    does not start.
+    """Return the endpoint that the embedded AWS prints on its first line. Raises QuickstartError if it does not
+    start.
     """
     assert server.stdout is not None
     limit = threading.Timer(SERVER_START_S, server.kill)

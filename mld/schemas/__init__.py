@@ -1,1 +1,1 @@
-"""Records written through the Glue Schema Registry: their frames, their schemas, and their values as JSON."""
+"""Records written with the Glue Schema Registry: their frames, their schemas, and their values as JSON."""

@@ -1,8 +1,8 @@
 """Turns Avro data into JSON text. Pure.
 
-Rules: retrieval#avro-as-json. A value has only one form in JSON: the type names of union branches are not added. This
-module needs fastavro, from the extra `schemas`. Hostile data may cost any amount of time and memory, so call it only in
-the decoder's process.
+Rules: retrieval#avro-as-json. Each value has one form in JSON; the type names of union branches are not added. This
+module needs fastavro, from the extra `schemas`. Hostile data may take any amount of time and memory, so only the
+decoder's process may call it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mld.schemas.frame import UndecodableError
 
 
 def avro_decoder(definition: str) -> Callable[[bytes], bytes]:
-    """Return a function that turns data written with this schema into JSON text. Both functions raise
-    UndecodableError.
+    """Return a function that turns data written with this schema into JSON text. It raises UndecodableError, and so
+    does this call.
     """
     import fastavro
 
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
 
 
 def _instant(value: datetime) -> str:
-    """Return a timestamp in UTC, or a local timestamp unchanged."""
+    """Return a timestamp as text, in UTC; a local timestamp, which has no zone, is not converted."""
     if value.tzinfo is None:
         return value.isoformat()
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"

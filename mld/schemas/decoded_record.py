@@ -1,4 +1,4 @@
-"""`DecodedRecord`: a record whose schema frame is taken off and whose payload is decoded. Pure.
+"""`DecodedRecord`: a record without its schema frame, with a decoded payload. Pure.
 
 Rules: retrieval#framed-records. The functions here work on records framed for the child, not on records as Kinesis
 sends them. So it makes no difference whether a record came alone or in an aggregate, by polling or by fan-out.
@@ -19,17 +19,17 @@ from mld.schemas.frame import HEADER_BYTES, Frame, frame_of
 from mld.schemas.registry import SchemaVersion
 
 _DATA_START = len(b'{"data":"')
-_HEADER_CHARS = HEADER_BYTES // 3 * 4  # 18 bytes are whole groups of base64, so the payload's base64 begins after them
+_HEADER_CHARS = HEADER_BYTES // 3 * 4  # 18 bytes are whole groups of base64, so the payload's base64 begins after these
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecord(FramedRecord):
-    """A record with decoded data; `original` is the text of the record as it came."""
+    """A record with decoded data. `original` is the text of the record as it arrived."""
 
     original: bytes = b""
 
     def as_it_came(self) -> FramedRecord:
-        """Return the record with its frame, for dead letters."""
+        """Return the record as it arrived, with its schema frame, for dead letters."""
         return FramedRecord(self.sequence, self.sub, self.original)
 
 
@@ -52,7 +52,7 @@ def job_of(record: FramedRecord, frame: Frame, version: SchemaVersion, mode: Sch
 def decoded(
     record: FramedRecord, payload: bytes, version: SchemaVersion, mode: SchemaMode, schema_file: str | None
 ) -> FramedRecord:
-    """Return the record with this payload, in base64, as its data, and with keys that describe its schema."""
+    """Return the record with `payload`, which is base64, as its data, and with keys that describe its schema."""
     extra = {
         "schemaVersionId": version.version_id,
         "schemaName": version.name,
@@ -66,7 +66,7 @@ def decoded(
 
 
 def marked(record: FramedRecord, why: str) -> FramedRecord:
-    """Return the record as it came, plus a key that says why its frame was not taken off."""
+    """Return the record as it arrived, with an additional key that says why its frame was not taken off."""
     return _rewritten(record, record.text[_DATA_START : _data_end(record.text)], {"schemaError": why})
 
 

@@ -1,10 +1,10 @@
-"""The process that decodes payloads, ``python -m mld.schemas.decoder``, within limits of CPU time and memory.
+"""The process that decodes payloads, ``python -m mld.schemas.decoder``, with limits on CPU time and memory.
 
 Rules: retrieval#decoding-in-a-process. The producer decides how much work and memory a record takes, and fastavro
-trusts its data. So records are decoded not where leases are renewed, but in this process, which may be killed at any
-moment. If a payload takes more CPU time than its size allows, the kernel ends the process (SIGPROF), whatever it is
-doing. A payload that takes more than `MEMORY_BYTES_MAX` is an error of its record. The daemon's end of the pipe is
-`decoder_process`. This module imports little, because it is started again after each record that ended it.
+trusts its data. So records are not decoded in the daemon, which renews leases, but in this process, which may be killed
+at any moment. If a payload takes more CPU time than its size allows, the kernel ends the process (SIGPROF), whatever it
+is doing. If a payload takes more than `MEMORY_BYTES_MAX`, its record gets an error. `decoder_process` is the daemon's
+side of the pipe. This module imports little, because it is started again after each record that has ended it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from mld.schemas.avro_json import avro_decoder
 from mld.schemas.frame import PAYLOAD_BYTES_MAX, UndecodableError, inflated
 
 REQUEST = Struct(">cHI")
-"""SCHEMA or PAYLOAD; the schema's number (0: none), with ZLIB_BIT set if the payload is compressed; the bytes that
-follow."""
+"""Head of a request: SCHEMA or PAYLOAD; the number of the schema (0: none), with ZLIB_BIT set if the payload is
+compressed; the number of bytes that follow.
+"""
 ANSWER = Struct(">cI")
-"""DONE or FAILED; the bytes that follow: base64 if DONE, the reason as text if FAILED."""
+"""Head of an answer: DONE or FAILED; the number of bytes that follow, which are base64 if DONE, and a reason as text if
+FAILED.
+"""
 SCHEMA, PAYLOAD, DONE, FAILED = b"S", b"P", b"D", b"F"
 ZLIB_BIT = 0x8000
 SCHEMAS_MAX = 256
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
 """Limit of the address space. A record of 10 MiB of small values takes about 200 MB as Python objects."""
 CPU_S = 0.2
-CPU_S_PER_MB = 0.4  # three times the time for small values on a slow machine
+CPU_S_PER_MB = 0.4  # three times what small values take on a slow machine
 _WHY_CHARS_MAX = 500
 
 
@@ -53,9 +56,9 @@ def _encoded(data: bytes) -> bytes:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO, allow_cpu: Callable[[float], object]) -> None:
-    """Answer requests one after the other, until there are no more.
+    """Answer requests one after the other, until the input ends.
 
-    `allow_cpu(seconds)` ends this process after that much more CPU time; 0 takes the limit away.
+    `allow_cpu(seconds)` makes the kernel end this process after that much more CPU time; 0 removes the limit.
     """
     definitions: dict[int, str] = {}
     decoders: dict[int, Callable[[bytes], bytes]] = {}
@@ -86,11 +89,11 @@ def serve(requests: BinaryIO, answers: BinaryIO, allow_cpu: Callable[[float], ob
             kind, body = FAILED, f"decoding it takes more than {MEMORY_BYTES_MAX} bytes of memory".encode()
         allow_cpu(0)
         answers.write(ANSWER.pack(kind, len(body)) + body)
-        answers.flush()  # the next record may end this process
+        answers.flush()  # now, because the next record may end this process
 
 
 def main() -> None:
-    """Limit memory and files, and then serve the daemon that has started this process."""
+    """Limit this process's memory and files, and then serve the daemon that has started it."""
     with suppress(ImportError):
         import fastavro  # noqa: F401  import it now, so that its CPU time does not count for a record
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,7 +1,8 @@
-"""`DecoderProcess`: has payloads decoded by a process of `decoder`, and starts a new one when a record ended it.
+"""`DecoderProcess`: has payloads decoded by a process of `decoder`, and starts a new one if a record has ended it.
 
-Rules: retrieval#decoding-in-a-process. One process serves all shards of a worker, one chunk of records after the other.
-When a record ends the process, its chunk ends too. So a shard with many such records takes turns with the other shards.
+Rules: retrieval#decoding-in-a-process. One process serves all shards of a worker. It decodes the payloads of one call
+after those of another. If a record ends the process, the other calls get their turn before the rest of its payloads. So
+a shard with many such records takes turns with the other shards.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from mld.schemas.frame import PAYLOAD_BYTES_MAX, UndecodableError
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 30.0  # only for a process that does not run; the kernel ends a busy one much earlier
+ANSWER_TIMEOUT_S = 30.0  # reached only by a process that does not run; the kernel ends a busy one much earlier
 TRIES = 2  # the first time, something else may have ended the process, such as a kernel that is short of memory
 READ_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX // 3 * 4 + 4
 PACKAGES = Path(__file__).resolve().parents[2]
-INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # no secrets
+INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # environment variables; none has secrets
 
 
 class DecoderJob(NamedTuple):
-    """A payload in base64, without its frame. `definition` is its Avro schema if it must become JSON."""
+    """A payload in base64, without its schema frame. `definition` is its Avro schema, if it is to become JSON."""
 
     text: bytes
     is_compressed: bool
@@ -49,19 +50,19 @@ class DecoderJob(NamedTuple):
 
 
 class DecoderRequests:
-    """Makes the requests for one process, which gets each schema once, before the first payload that needs it. Pure."""
+    """Makes the requests to one process. Each schema is sent once, before the first payload that needs it. Pure."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def of(self, job: DecoderJob) -> list[bytes]:
-        """Return the request for this job, in pieces."""
+        """Return the request for this job, as pieces of bytes."""
         number, pieces = 0, []
         if job.definition is not None:
             number = self._numbers.get(job.definition, 0)
             if not number:
                 if len(self._numbers) == SCHEMAS_MAX:
-                    self._numbers.clear()  # count from 1 again; the process forgets the old meaning of each number
+                    self._numbers.clear()  # count from 1 again: a number sent again gets its new schema
                 number = self._numbers[job.definition] = len(self._numbers) + 1
                 text = job.definition.encode(errors="replace")
                 pieces += [REQUEST.pack(SCHEMA, number, len(text)), text]
@@ -70,13 +71,13 @@ class DecoderRequests:
 
 
 class DecoderAnswers:
-    """Parses the answers of one process. Pure."""
+    """Parses the answers of one decoder process. Pure."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
-        """Yield the answers that this piece completes. Raises EOFError for bytes that the decoder never writes."""
+        """Yield the answers that this piece completes. Raises EOFError if the bytes cannot come from the decoder."""
         rest = self._rest
         rest += piece
         start = 0
@@ -95,7 +96,7 @@ class DecoderAnswers:
 
 @dataclass(slots=True)
 class _RunningDecoder:
-    """A running process, and the daemon's end of its pipe."""
+    """A running decoder process, and the daemon's side of its pipe."""
 
     process: subprocess.Popen[bytes]
     reader: asyncio.StreamReader
@@ -104,7 +105,7 @@ class _RunningDecoder:
 
 
 class DecoderProcess:
-    """Decodes payloads in a process, which is started with the first payload. Close it at the end."""
+    """Decodes payloads in a process, which is started for the first payload. Call `close` at the end."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -116,7 +117,7 @@ class DecoderProcess:
         return None if self._running is None else self._running.process.pid
 
     async def decode(self, jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
-        """Return, for each job, the decoded payload in base64, or the error that says why there is none."""
+        """Return for each job the decoded payload in base64, or the error that says why it cannot be decoded."""
         found: list[bytes | UndecodableError] = []
         tries = 0
         while len(found) < len(jobs):
@@ -138,6 +139,9 @@ class DecoderProcess:
         return found
 
     async def _decode_more(self, jobs: Sequence[DecoderJob], found: list[bytes | UndecodableError]) -> None:
+        """Send the jobs that are not answered yet, and append their answers to `found`. Raises OSError, EOFError or
+        TimeoutError if the process ends or hangs.
+        """
         running = self._running or await self._start()
         sending = asyncio.create_task(_send(running, jobs[len(found) :]))
         try:
@@ -166,7 +170,7 @@ class DecoderProcess:
         return self._running
 
     def _end(self, error: BaseException | None) -> tuple[str, bool]:
-        """End the process. Return why it did not answer, and whether trying once more would be useless."""
+        """End the process. Return why it gave no answer, and whether another try would be useless."""
         running, self._running = self._running, None
         if running is None:
             return f"the decoder cannot be started: {error}", True

@@ -1,7 +1,7 @@
 """The frame that the Glue Schema Registry puts before the data of a record, and its compression. Pure.
 
-Rules: retrieval#schema-frames. A frame is recognised exactly as by Amazon's Java library: at least 18 bytes, the first
-one 3, the second 0 (plain) or 5 (zlib), then the UUID of the schema version, the more significant half first.
+Rules: retrieval#schema-frames. A frame is recognised exactly as by Amazon's Java library. It has 18 bytes: the first is
+3, the second 0 (plain) or 5 (zlib), the others are the UUID of the schema version, the more significant half first.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ HEADER_BYTES = 18
 VERSION = 3
 PLAIN, ZLIB = 0, 5
 PAYLOAD_BYTES_MAX = 32 * 1024 * 1024
-"""Longest payload that a child gets. A record of Kinesis has at most 10 MiB, from which zlib could make a gigabyte."""
+"""Longest payload that a child gets. A record of Kinesis has at most 10 MiB, which zlib may expand to a gigabyte."""
 
 
 class UndecodableError(Exception):
-    """A framed record cannot be decoded, so its child gets it unchanged; the text, which says why, is for the child."""
+    """A framed record cannot be decoded, so the child gets it unchanged. The text tells the child the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The content of a frame. `version_id` is the UUID of the schema version, as text."""
+    """What a frame says. `version_id` is the UUID of the schema version, as text."""
 
     version_id: str
     is_compressed: bool
 
 
 def frame_of(data: bytes) -> Frame | None:
-    """Return the frame of a record's data, of which the first 18 bytes are enough; None if it has no frame."""
+    """Return the schema frame of a record's data; None if it has none. The first 18 bytes of the data are enough."""
     if len(data) < HEADER_BYTES or data[0] != VERSION or data[1] not in (PLAIN, ZLIB):
         return None
     return Frame(str(UUID(bytes=data[2:HEADER_BYTES])), data[1] == ZLIB)

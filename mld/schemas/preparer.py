@@ -1,7 +1,7 @@
 """`SchemaPreparer`: takes schema frames off the records of a batch before a child gets it.
 
-Rules: retrieval#framed-records, retrieval#schema-lookups. Records that the registry or the decoder cannot help with are
-delivered as they came, with a key that says why; or, if so configured, their batch waits.
+Rules: retrieval#framed-records, retrieval#schema-lookups. If the registry does not know a schema, or a record cannot be
+decoded, the record is delivered as it arrived, with a key that says why; or its batch waits, if so configured.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ RESULTS = {SchemaUnknownError: "unknown", SchemaUnreachableError: "unreachable",
 """The names under which failures are counted."""
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
-CAUSES_TOLD_MAX = 1000
+CAUSES_LOGGED_MAX = 1000
 RECORDS_PER_TURN = 50
 BYTES_PER_TURN = 64 * 1024
 FEW_OF = 8
-"""If at most one of so many records has a frame, only those are framed again for the child; else all records are."""
+"""If at most one record in this many has a schema frame, only these records are rewritten for the child; else all
+are.
+"""
 BATCH_BYTES_MAX = 256 * 1024 * 1024
-"""Longest batch that children get. A page has 10 MiB, and each of its records may inflate to 32 MiB."""
+"""Longest batch that children get. A page has up to 10 MiB, and each of its records may expand to 32 MiB."""
 
 
 class UnframedBatch(Part):
-    """The records of another batch without their frames. It reports the faulty aggregates of that batch, too."""
+    """The records of the batch `of` without their schema frames. It reports the faulty aggregates of that batch,
+    too.
+    """
 
     def __init__(self, records: list[PlacedRecord], of: ChildBatch) -> None:
         super().__init__(records, of.millis_behind_latest)
@@ -51,9 +55,9 @@ class UnframedBatch(Part):
 
 
 class SchemaPreparer:
-    """Takes frames off records, for all shards of a worker.
+    """Takes schema frames off records, for all shards of a worker.
 
-    `decode` decodes payloads. `waits` True: a batch waits for a schema that is not available; False: the record is
+    `decode` decodes payloads. With `waits` a batch waits for a schema that is not available; without it the record is
     delivered with its frame. `results` counts framed records by outcome.
     """
 
@@ -73,11 +77,11 @@ class SchemaPreparer:
         self._decode = decode
         self._waits = waits
         self._results = Tally() if results is None else results
-        self._told: set[str] = set()
+        self._causes_logged: set[str] = set()
 
     async def prepare(self, batch: ChildBatch) -> ChildBatch:
-        """Return the batch without frames, or the same batch if no record has one. To stop waiting for a schema, cancel
-        it.
+        """Return the batch without schema frames; the same object if no record has one. Cancel the call to stop waiting
+        for a schema.
         """
         if batch.largest is None:
             return batch
@@ -90,7 +94,7 @@ class SchemaPreparer:
         return batch if unframed is None else UnframedBatch(unframed, batch)
 
     async def _spliced(self, batch: RawBatch, around: list[tuple[RawBatch, bool]]) -> ChildBatch:
-        """Return the batch in which the few records with a schema frame are replaced. All others keep their text."""
+        """Return the batch with the few records that have a schema frame replaced. All others keep their text."""
         framed = [record for part, is_framed in around if is_framed for record in await records_of(part)]
         unframed = await self._unframed(framed)
         if unframed is None:
@@ -102,7 +106,7 @@ class SchemaPreparer:
         return JoinedBatch(parts, batch)
 
     async def _unframed(self, records: Sequence[PlacedRecord]) -> list[PlacedRecord] | None:
-        """Return the records without frames; None if no record has one."""
+        """Return the records without schema frames; None if no record has one."""
         found = list(records)
         total, start, is_changed = 0, 0, False
         while start < len(found):
@@ -120,8 +124,8 @@ class SchemaPreparer:
         return found if is_changed else None
 
     async def _unframe(self, records: list[PlacedRecord], framed: Mapping[int, Frame], before: int) -> None:
-        """Take the frames off the records with these indexes, in place. `before`: bytes of the batch before the first
-        of them.
+        """Take the schema frames off the records with the indexes in `framed`, in place. `before` is the number of
+        bytes in the batch before the first of them.
         """
         delay_s = RETRY_FIRST_S
         while True:
@@ -135,7 +139,7 @@ class SchemaPreparer:
                     unframed = outcome
                 else:
                     self._results.add(RESULTS[type(outcome)])
-                    self._tell(record, framed[number].version_id, str(outcome))
+                    self._log_failure(record, framed[number].version_id, str(outcome))
                     failed[number] = framed[number]
                     if self._waits:
                         continue
@@ -151,7 +155,7 @@ class SchemaPreparer:
     async def _results_of(
         self, records: Sequence[PlacedRecord], framed: Mapping[int, Frame]
     ) -> dict[int, FramedRecord | Failure]:
-        """Return by index, in order, the record without its frame, or the reason why that is impossible."""
+        """Return for each index, in order, the record without its frame, or the reason why it keeps the frame."""
         results: dict[int, FramedRecord | Failure] = {}
         versions: dict[int, tuple[SchemaVersion, str | None]] = {}
         jobs: dict[int, DecoderJob] = {}
@@ -178,15 +182,15 @@ class SchemaPreparer:
             results[number] = decoded(records[number].framed, payload, version, self._mode, file)
         return dict(sorted(results.items()))
 
-    def _tell(self, record: FramedRecord, version_id: str, why: str) -> None:
-        """Warn once for each schema version and cause. Later records are logged at DEBUG; a key in each record tells
-        the cause.
+    def _log_failure(self, record: FramedRecord, version_id: str, why: str) -> None:
+        """Warn once for each schema version and cause. Further records are logged at DEBUG only; a key in each of them
+        names the cause.
         """
         cause = f"{version_id} {why}"
-        level = logging.DEBUG if cause in self._told else logging.WARNING
-        if len(self._told) >= CAUSES_TOLD_MAX:
-            self._told.clear()
-        self._told.add(cause)
+        level = logging.DEBUG if cause in self._causes_logged else logging.WARNING
+        if len(self._causes_logged) >= CAUSES_LOGGED_MAX:
+            self._causes_logged.clear()
+        self._causes_logged.add(cause)
         what = "its batch waits" if self._waits else "it is delivered with its frame"
         log.log(
             level,
@@ -200,7 +204,9 @@ class SchemaPreparer:
 
 
 def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRecord | Failure:
-    """Return the result, or an error if it makes its batch too large. `size` is the length of the record as it came."""
+    """Return the result; an error if it would make its batch too large. `size` is the length of the record as it
+    arrived.
+    """
     if isinstance(result, FramedRecord) and before + len(result.text) > max(BATCH_BYTES_MAX, before + size):
         return UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
     return result

@@ -1,8 +1,8 @@
-"""`SchemaRegistry`: schema versions of the Glue Schema Registry, kept for a day; simultaneous lookups share one
-request.
+"""`SchemaRegistry`: looks up schema versions in the Glue Schema Registry, and keeps each for a day.
 
-Rules: retrieval#schema-lookups. An id that the registry does not know is not looked up again for a minute, and after a
-lookup without an answer the id waits some seconds. So a page of 10,000 records waits for one answer, not for 10,000.
+Rules: retrieval#schema-lookups. Simultaneous lookups of one version share one request. An id that the registry does not
+know is not looked up again for a minute; after a lookup without an answer, the id is not looked up for some seconds. So
+a page of 10,000 records waits for one answer, not for 10,000.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, S
 log = logging.getLogger(__name__)
 
 VERSIONS_MAX = 200
-KEPT_S = 86_400.0  # versions do not change, but our permission to read them may
+KEPT_S = 86_400.0  # versions do not change, but mld's permission to read them may
 NEGATIVE_S = 60.0
 NO_ANSWER_S = 10.0
 FAILURES_KEPT_MAX = 1000
-"""Failed lookups are kept apart, so that the ids in damaged records do not displace real versions."""
+"""Failed lookups are kept apart from versions, so that the ids in damaged records do not displace real versions."""
 TIMEOUT_S = 10.0
 UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
 
@@ -48,7 +48,7 @@ class SchemaVersion:
 
 
 def version_of(version_id: str, answer: Mapping[str, Any]) -> SchemaVersion:
-    """Return the schema version in an answer of GetSchemaVersion. Raises KeyError or TypeError if there is none."""
+    """Return the schema version in an answer of GetSchemaVersion. Raises KeyError or TypeError if it has none."""
     arn = answer.get("SchemaArn")
     return SchemaVersion(
         version_id,
@@ -70,12 +70,12 @@ class _KeptFailure:
     why: str
     until_s: float
     is_unknown: bool
-    """True: the registry does not have this version. False: there was no usable answer."""
+    """Whether the registry does not have this version; else there was no usable answer."""
 
 
 @raises_only(SchemaUnreachableError)
 class SchemaRegistry:
-    """Looks schema versions up, and keeps them. Their definitions are written into `folder`, where children read them.
+    """Looks up schema versions, and keeps them. Their definitions are written into `folder`, where children read them.
     `in_thread` runs calls that block.
     """
 
@@ -98,15 +98,15 @@ class SchemaRegistry:
         self._asking: dict[str, asyncio.Task[_KeptVersion | _KeptFailure]] = {}
 
     async def version(self, version_id: str) -> tuple[SchemaVersion, str | None]:
-        """Return a schema version, and the path of the file with its definition; None if that could not be written.
+        """Return a schema version, and the path of the file with its definition; None if the file could not be written.
 
-        Raises SchemaUnknownError if the registry does not have this version or does not show it to us, and
+        Raises SchemaUnknownError if the registry does not have this version or does not allow us to read it, and
         SchemaUnreachableError if there is no answer now.
         """
         kept: _KeptVersion | _KeptFailure | None = self._kept.get(version_id) or self._failed.get(version_id)
         if kept is None or self._clock.monotonic() >= kept.until_s:
             if version_id not in self._asking:
-                task = asyncio.create_task(self._ask(version_id))
+                task = asyncio.create_task(self._look_up_and_keep(version_id))
                 self._asking[version_id] = task
                 task.add_done_callback(lambda _: self._asking.pop(version_id, None))
             kept = await asyncio.shield(self._asking[version_id])
@@ -116,9 +116,12 @@ class SchemaRegistry:
             self._kept.move_to_end(version_id)
         return kept.found, kept.schema_file
 
-    async def _ask(self, version_id: str) -> _KeptVersion | _KeptFailure:
+    async def _look_up_and_keep(self, version_id: str) -> _KeptVersion | _KeptFailure:
+        """Look up a version, and keep the result or the failure. If there is no answer, keep a version that was found
+        earlier.
+        """
         try:
-            kept = await self._looked_up(version_id)
+            kept = await self._look_up(version_id)
         except (SchemaUnknownError, SchemaUnreachableError) as error:
             is_unknown = isinstance(error, SchemaUnknownError)
             until_s = self._clock.monotonic() + (NEGATIVE_S if is_unknown else NO_ANSWER_S)
@@ -134,7 +137,8 @@ class SchemaRegistry:
         _keep(self._kept, version_id, kept, self._size)
         return kept
 
-    async def _looked_up(self, version_id: str) -> _KeptVersion:
+    async def _look_up(self, version_id: str) -> _KeptVersion:
+        """Ask the registry, and write the definition into a file. Raises SchemaUnknownError, SchemaUnreachableError."""
         now = self._clock.monotonic()
         try:
             answer = await self._service.call("GetSchemaVersion", {"SchemaVersionId": version_id}, timeout_s=TIMEOUT_S)
@@ -157,7 +161,9 @@ class SchemaRegistry:
         return kept
 
     def _written(self, version: SchemaVersion) -> str | None:
-        """Write the definition into a private file, complete or not at all, and return its path; None if that fails."""
+        """Write the definition into a private file, completely or not at all, and return its path; None if that
+        fails.
+        """
         path = self._folder / version.version_id
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,12 +184,13 @@ class SchemaRegistry:
         return str(path)
 
     async def close(self) -> None:
-        """Cancel the lookups that are under way."""
+        """Cancel all lookups that are under way."""
         for task in tuple(self._asking.values()):
             task.cancel()
 
 
 def _keep(kept: OrderedDict[str, KeptT], version_id: str, what: KeptT, size: int) -> None:
+    """Add an entry, and drop the oldest ones if there are more than `size`."""
     kept[version_id] = what
     kept.move_to_end(version_id)
     while len(kept) > size:

@@ -1,4 +1,4 @@
-"""`RegistryPreparer`: the `SchemaPreparer` that the settings ask for, with the registry's client and its cache."""
+"""`RegistryPreparer`: a `SchemaPreparer` made from settings, with the registry's client and kept versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RegistryPreparer(SchemaPreparer):
     """A `SchemaPreparer` made from settings. The daemon opens it at its start and closes it at its end."""
 
     def __init__(self, settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics) -> None:
-        """Make it without any I/O; it must be opened before use."""
+        """Make the preparer without any I/O. It must be opened before use."""
         asked = settings.schemas
         glue = service_of(
             factory,
@@ -46,11 +46,11 @@ class RegistryPreparer(SchemaPreparer):
         )
 
     async def open(self) -> None:
-        """Open the client of the registry. Raises StartupError without credentials or a region."""
+        """Open the client of the registry. Raises StartupError if there are no credentials or no region."""
         await self._service.open()
 
     async def close(self) -> None:
-        """End the decoder, lookups under way, and the client."""
+        """End the decoder, all lookups under way, and the client."""
         self._decoder.close()
         await self._registry.close()
         await self._service.close()
@@ -59,5 +59,5 @@ class RegistryPreparer(SchemaPreparer):
 def registry_of(
     settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
 ) -> RegistryPreparer | None:
-    """Make the preparer, not open yet; None if the settings leave frames on records. Does no I/O."""
+    """Return a preparer, not open yet; None if the settings leave frames on records. It does no I/O."""
     return None if settings.schemas.mode is SchemaMode.OFF else RegistryPreparer(settings, factory, clock, worker)

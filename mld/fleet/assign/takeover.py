@@ -189,7 +189,7 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Withdraw the extra time of Java workers that were once seen to renew a lease, but renew nothing now."""
+        """End the extra time of Java workers that were once seen to renew a lease, but renew nothing now."""
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
