@@ -1,1 +1,3 @@
-"""The `.properties` file of the MultiLangDaemon -> immutable settings (`loader.load`). Imports nothing of ours."""
+"""Turns the `.properties` file of the MultiLangDaemon into immutable settings (`loader.load`). Imports nothing else of
+this project.
+"""

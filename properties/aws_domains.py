@@ -1,4 +1,4 @@
-"""Which endpoints are AWS's own, and not a stand-in on somebody's machine. Pure."""
+"""`is_of_aws`: recognizes the endpoints of AWS itself, as opposed to a stand-in for AWS. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ AWS_DOMAINS = (
     "csp.hci.ic.gov",
     "cloud.adc-e.uk",
 )
-"""Domains of the endpoints of all partitions, endpoints in a VPC included."""
+"""The domains of all endpoints of AWS, in every partition, including endpoints in a VPC."""
 
 
 def is_of_aws(url: str) -> bool:
-    """Return whether the endpoint is one of AWS. A name of the operator's own that leads there is not recognized."""
+    """Return whether an endpoint belongs to AWS, by its host name. A host name of the operator's own that leads to AWS
+    is not recognized.
+    """
     host = (urlsplit(url).hostname or "").rstrip(".")
     return any(host.endswith(f".{domain}") for domain in AWS_DOMAINS)

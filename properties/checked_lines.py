@@ -1,8 +1,9 @@
-"""One line of the file -> a checked value, or the remark why not. Keys are not compared with each other here.
+"""`check`: turns one line of the file into a checked value, or into a remark that says why the value cannot be used.
+Keys are not compared with each other here.
 
-`check` converts the value and adds references, ranges and the zero rule. Its remarks show texts as written in the file,
-so that what the environment put in stays hidden. Rules: configuration#zero-rule, configuration#bounds-and-clamps,
-configuration#empty-values, configuration#effect-of-keys.
+`check` replaces references, converts the value, and applies bounds and the zero rule. Its remarks show the text as
+written in the file, so that values from the environment stay hidden. Rules: configuration#zero-rule,
+configuration#bounds-and-clamps, configuration#empty-values, configuration#effect-of-keys.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mld.properties.settings import (
 from mld.properties.value_kinds import ValueKind
 from mld.properties.value_parsers import BadValue
 
-# Java raises these without refusing the file.
+# If the value of one of these keys is lower, Java uses this minimum and does not refuse the file.
 _RAISED_TO: dict[str, int] = {
     "idleTimeBetweenReadsInMillis": READ_INTERVAL_MILLIS_MIN,
     "metricsBufferTimeMillis": METRICS_PERIOD_MILLIS_MIN,
@@ -35,7 +36,7 @@ _DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A key that the file or an override sets to a valid value; `display` is fit for a log, `secrets` are not."""
+    """A key that the file or an override sets to a valid value. `display` may be logged; `secrets` must never be."""
 
     key: Key
     value: object
@@ -46,14 +47,16 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`given` is None when the key counts as not set: its value is bad (a remark is an error), empty, or an unset 0."""
+    """The result for one line. `given` is None if the key counts as not set: its value is bad (then a remark is an
+    error), empty, or a 0 that means "not set".
+    """
 
     given: Given | None
     remarks: tuple[Remark, ...]
 
 
 def check(line: KeyLine, sources: Sources) -> Checked:
-    """Convert and check one line; `sources` are for `${NAME}` and `${file:/path}`."""
+    """Convert and check one line; `sources` provide the values of `${NAME}` and `${file:/path}`."""
     key, place = line.key, line.place
     if key.shown is Shown.COMMAND and has_file(line.raw):
         remedy = "let the record processor read the file itself"
@@ -87,13 +90,15 @@ def _bad(line: KeyLine, message: str, remedy: str = "") -> Checked:
 
 
 def _with_text(line: KeyLine, message: str) -> str:
-    """Return the message with the text from the file, if that can only be a mistyped number or a reference."""
+    """Return the message, with the text from the file appended if that text can only be a mistyped number or a
+    reference.
+    """
     raw = shown_mistake(trim(line.raw))
     return message if raw is None else f"{message}: '{raw}'"
 
 
 def display(key: Key, value: object) -> str:
-    """Return the part of a value that may be shown, for a key that holds no credentials."""
+    """Return the part of a value that may be shown; not for a key that holds credentials."""
     if key.kind is ValueKind.DIMENSIONS:
         assert isinstance(value, tuple)
         value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)
@@ -115,6 +120,7 @@ def display_value(value: object) -> str:
 
 
 def _check_empty(line: KeyLine) -> Checked:
+    """Return what an empty text means for this key: an error, or a warning that the key counts as not set."""
     if line.key.name == "workerId":
         return _bad(line, "is empty", "give a unique name, or remove the line and one with the host's name is made")
     if line.key.name == "executableName":
@@ -126,6 +132,7 @@ def _check_empty(line: KeyLine) -> Checked:
 
 
 def _check_number(line: KeyLine, value: object) -> Checked:
+    """Apply the zero rule and the bounds to a number."""
     assert isinstance(value, int | float)
     key = line.key
     remarks: list[Remark] = []
@@ -180,6 +187,7 @@ def _remark_on_effect(line: KeyLine) -> list[Remark]:
 
 
 def _check_credentials(line: KeyLine, text: str, contents: tuple[str, ...]) -> Checked:
+    """Parse a chain of credentials providers; every complaint about it becomes a remark."""
     from_environment = has_reference(line.raw)
     chain, complaints = parse_chain(text, reveal_names=not from_environment)
     remarks = [

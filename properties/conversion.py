@@ -1,6 +1,6 @@
-"""The text of a value -> the value, by the kind of its key; `BadValue` where Java silently takes 0.
+"""`convert`: converts the text of a value by the kind of its key. Raises `BadValue` where Java silently takes 0.
 
-Every value is trimmed, and text that is not a value of its kind is an error. `value_parsers` has a function for each
+Every value is trimmed; a text that is not a value of its kind is an error. `value_parsers` has a function for each
 kind. Rules: configuration#value-conversion.
 """
 
@@ -36,12 +36,12 @@ from mld.properties.value_parsers import (
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim() removes
 NONE = "none"
-"""The list without a choice."""
+"""The word for a list that chooses nothing."""
 _REMOVED_WORDS = {
     "emf": "write cloudwatch: CloudWatch gets the same metrics, by cloudwatch:PutMetricData",
     "otlp": "write prometheus: an OpenTelemetry collector scrapes /metrics of mld.http by its receiver prometheus",
 }
-"""Words of earlier versions, each with what to do instead."""
+"""Words that earlier versions of mld accepted, each with what to do instead."""
 _CONVERSIONS: dict[ValueKind, Callable[[str], object]] = {
     ValueKind.TEXT: str,
     ValueKind.INT: partial(parse_integer, maximum=INT_MAX),
@@ -64,7 +64,7 @@ _CONVERSIONS: dict[ValueKind, Callable[[str], object]] = {
     ValueKind.SOCKET: parse_socket_path,
     ValueKind.PROCESSES: parse_processes,
 }
-"""All kinds but choices, whose words the key has, and credentials, which have a parser of their own."""
+"""The parsers of all kinds, except choices (the key has their words) and credentials (`credentials_syntax`)."""
 
 
 def trim(text: str) -> str:
@@ -73,9 +73,7 @@ def trim(text: str) -> str:
 
 
 def convert(key: Key, text: str) -> object:
-    """Return the value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed elsewhere
-    (`credentials`).
-    """
+    """Return the value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed by `credentials_syntax`."""
     if "\0" in text:
         raise BadValue("contains a NUL character", "remove \\u0000")
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -94,7 +92,9 @@ def _choice(text: str, choices: type[Enum]) -> Enum:
 
 
 def _several(text: str, choices: type[Enum]) -> tuple[Enum, ...]:
-    """Return some of the choices, in the order of their declaration; none for the word `none`."""
+    """Return the choices that a list of words names, in the order of their declaration; an empty tuple for the word
+    `none`.
+    """
     words = [word.strip().lower() for word in text.split(",")]
     if words == [NONE]:
         return ()

@@ -1,7 +1,7 @@
-"""Where credentials come from: a chain of providers, as frozen values. The text of one hides secrets.
+"""`CredentialsChain`: the providers that are asked for credentials, as frozen values. `str` of a chain hides secrets.
 
-`credentials_syntax` makes them of the value of a key; `mld.aws` builds providers of them. Nothing is looked up here.
-Rules: configuration#known-providers.
+`credentials_syntax` makes a chain from the value of a key; `mld.aws` builds the real providers from it. No credentials
+are looked up here. Rules: configuration#known-providers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROLE_ARN = re.compile(r"arn:[a-z-]+:iam::[0-9]*:role/[\w+=,.@/-]+", re.ASCII)
 
 
 class ProviderKind(Enum):
-    """The providers that can be built; the value is the SDK's class name."""
+    """The kinds of providers that can be built; the value is the class name in the SDK."""
 
     DEFAULT = "DefaultCredentialsProvider"
     ENVIRONMENT = "EnvironmentVariableCredentialsProvider"
@@ -45,7 +45,9 @@ class AssumeRole:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider: `arguments` are the profile's name or a callable's arguments, `target` is `module:callable`."""
+    """One provider. `arguments` has the name of the profile, or the arguments of a callable; `target` is
+    `module:callable`.
+    """
 
     kind: ProviderKind
     arguments: tuple[str, ...] = field(default=(), repr=False)
@@ -71,7 +73,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class CredentialsChain:
-    """Providers in the order in which they are asked; the first that yields credentials is used."""
+    """Providers in the order in which they are asked; the first one that yields credentials is used."""
 
     providers: tuple[Provider, ...]
 
@@ -79,7 +81,9 @@ class CredentialsChain:
         return ",".join(str(provider) for provider in self.providers)
 
     def secrets(self) -> Iterator[str]:
-        """Return external ids, users of STS endpoints, and arguments of the user's own providers."""
+        """Yield the texts that must never be shown: external ids, users in STS endpoints, and arguments of the user's
+        own providers.
+        """
         for provider in self.providers:
             if provider.kind is ProviderKind.CALLABLE:
                 yield from provider.arguments

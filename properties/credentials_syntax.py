@@ -1,8 +1,9 @@
-"""The value of an `AwsCredentialsProvider…` key -> a chain of providers. Syntax only: nothing is looked up.
+"""`parse_chain`: parses the value of an `AwsCredentialsProvider…` key into a chain of providers. No credentials are
+looked up.
 
 Rules: configuration#credentials-syntax, configuration#known-providers. A value is a chain `provider,provider,…`; a
-provider is `name|argument|…`; an assume-role provider takes a role, a session name and nested `key=value` arguments.
-Java silently drops what it cannot use; here every dropped provider or argument becomes a complaint.
+provider is `name|argument|…`; an assume-role provider has a role, a session name and nested `key=value` arguments. Java
+silently drops providers and arguments that it cannot use; here there is a complaint about each of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _UNBUILDABLE = {
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Something that was dropped or mapped, without secrets; `fatal` if its provider cannot be used."""
+    """A text about a part of the value that was dropped or translated; it contains no secrets. `fatal` if the provider
+    cannot be used.
+    """
 
     message: str
     remedy: str = ""
@@ -58,9 +61,10 @@ class Complaint:
 
 
 def parse_chain(text: str, *, reveal_names: bool = True) -> tuple[CredentialsChain | None, list[Complaint]]:
-    """Parse a credentials value. There is no chain when no provider is left, which is an error.
+    """Parse a credentials value. Return the chain, or None if no provider is left, which is an error; and the
+    complaints.
 
-    `reveal_names` False keeps unknown names out of complaints (they may be secrets).
+    With `reveal_names` False, complaints do not show unknown names, because these may be secrets.
     """
     complaints: list[Complaint] = []
     providers = []
@@ -73,6 +77,7 @@ def parse_chain(text: str, *, reveal_names: bool = True) -> tuple[CredentialsCha
 
 
 def _parse_provider(text: str, complaints: list[Complaint], reveal_names: bool) -> Provider | None:
+    """Return the provider that one element of the chain describes; None, with a complaint, if it cannot be used."""
     name, *arguments = (part.strip() for part in text.split("|"))
     if _CALLABLE.fullmatch(name):
         return Provider(ProviderKind.CALLABLE, tuple(arguments), target=name)
@@ -92,6 +97,7 @@ def _parse_provider(text: str, complaints: list[Complaint], reveal_names: bool) 
 
 
 def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> ProviderKind | None:
+    """Return the kind of provider that a class name means; None, with a complaint, if it is unknown."""
     package = next((package for package in _PACKAGES if name.startswith(package)), "")
     short = name.removeprefix(package)
     kind = _BY_NAME.get(short)
@@ -108,6 +114,7 @@ def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> P
 
 
 def _unknown(short: str, shown: str) -> Complaint:
+    """Return the complaint about a class name that cannot be used."""
     if short in _UNBUILDABLE:
         return Complaint(f"{short} cannot be built from a properties file and is skipped", _UNBUILDABLE[short], True)
     meant = nearest(short, _BY_NAME, cutoff=0.7)
@@ -116,6 +123,7 @@ def _unknown(short: str, shown: str) -> Complaint:
 
 
 def _parse_role(arguments: list[str], complaints: list[Complaint]) -> AssumeRole | None:
+    """Return the arguments of an assume-role provider; None, with a complaint, if they cannot be used."""
     name = ProviderKind.ASSUME_ROLE.value
     if len(arguments) < 2 or not arguments[0] or not arguments[1]:
         remedy = f"write {name}|<role ARN>|<session name>"
@@ -139,8 +147,8 @@ def _parse_role(arguments: list[str], complaints: list[Complaint]) -> AssumeRole
 
 
 def _collect_nested(argument: str, position: int, nested: dict[str, str], complaints: list[Complaint]) -> None:
-    """Collect nested arguments. Java splits at every `=` and drops what has more than two parts; here the first `=`
-    counts.
+    """Add a nested argument to `nested`. Java splits at every `=`, and drops an argument with more than two parts; here
+    an argument is split at its first `=`.
     """
     key, equals, value = argument.partition("=")
     if not equals or not value:
@@ -155,6 +163,7 @@ def _collect_nested(argument: str, position: int, nested: dict[str, str], compla
 
 
 def _parse_endpoint(text: str) -> tuple[str, str] | None:
+    """Return the URL and the signing region of ``endpoint^region``; None if it is malformed."""
     url, hat, region = text.partition("^")
     if not hat or not url or not _REGION.fullmatch(region):
         return None

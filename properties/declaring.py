@@ -1,6 +1,6 @@
-"""How a field of the settings declares the key that sets it, and how the table of keys is made of the fields.
+"""Lets a field of the settings declare the key that sets it, and collects these declarations for the table of keys.
 
-A key is declared once: by its field, with its name, kind, bounds, default and text for the reference page.
+A key is declared only once: by its field, with its name, kind, bounds, default and the text for the reference page.
 Rules: configuration#one-key-table.
 """
 
@@ -19,7 +19,9 @@ _P = ParamSpec("_P")
 
 
 def keys_of_group(*keys: Key) -> Any:
-    """Declare a group of the settings that is there several times: each key names the field that it sets, if any."""
+    """Declare the keys of a group that occurs in several fields of the settings. Each key names the field of the group
+    that it sets, if any.
+    """
     return field(metadata={_KEYS: keys})
 
 
@@ -28,17 +30,21 @@ def _declares(make: Callable[_P, Key]) -> Callable[_P, Any]:
 
 
 key = _declares(Key)
-"""Declare a field of the settings that a key sets; arguments are those of `Key`."""
+"""Declares a field of the settings that a key sets; the arguments are those of `Key`."""
 
 
 def _setting(own: Key, sets: str) -> Key:
-    """Complete a key whose field is known now; copies of all keys would cost every start a millisecond."""
+    """Complete a key with the field that it sets. The frozen key is changed in place, because copying all keys would
+    take a millisecond at every start.
+    """
     object.__setattr__(own, "sets", sets)
     return own
 
 
 def declared_in(settings: Any, prefix: str = "") -> Iterator[Key]:
-    """Yield the keys of the fields of the settings and of their groups, each with the field that it sets."""
+    """Yield the keys that the fields of the settings and of its groups declare, each completed with the field that it
+    sets.
+    """
     for one in fields(settings):
         match one.metadata.get(_KEYS):
             case Key() as own:
@@ -52,12 +58,14 @@ def declared_in(settings: Any, prefix: str = "") -> Iterator[Key]:
 def key_of_bean(
     section: Section, bean: str, name: str, kind: ValueKind, meaning: str, default: object, **more: Any
 ) -> Any:
-    """Declare a key that may also be written with the name of a Java bean before it."""
+    """Declare a key that may also be written as ``bean.name``, where `bean` is the name of a Java bean."""
     return key(name, kind, section, meaning, default, aliases=(f"{bean}.{name}",), **more)
 
 
 def in_order(declared: Iterable[Key]) -> Iterator[Key]:
-    """Yield the keys section by section, as they are declared; one that is `after` another directly behind it."""
+    """Yield the keys section by section, in the order of their declaration. A key that is `after` another one follows
+    it directly.
+    """
     behind: dict[str, list[Key]] = {}
     for key in declared:
         behind.setdefault(key.after, []).append(key)

@@ -1,9 +1,9 @@
-"""Checked keys -> settings: required keys, what follows from several keys, all defaults. Pure.
+"""`derive`: makes the settings from the checked keys: requires keys, checks keys against each other, and fills in all
+defaults. Pure.
 
 Rules: configuration#required-keys, configuration#derived-names, configuration#stream-identity,
-configuration#region-choice, configuration#initial-position, configuration#worker-id,
-configuration#choice-of-retrieval. A `Derivation` collects values and remarks; `settings` is made only when no remark is
-an error.
+configuration#region-choice, configuration#initial-position, configuration#worker-id, configuration#choice-of-retrieval.
+A `Derivation` collects values and remarks; `settings_of` makes the settings if no remark is an error.
 """
 
 from __future__ import annotations
@@ -46,22 +46,24 @@ from mld.properties.values import (
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
 SHARD_ID_PREFIX = "shardId-"
-WORKER_ID_BYTES_MAX = 1024  # a dimension of CloudWatch; a key of DynamoDB, with the numbers of a group, has 2,048
+WORKER_ID_BYTES_MAX = 1024  # limit of a CloudWatch dimension; the limit of a key of DynamoDB is 2,048
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
 _FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
 _METRICS_KEY = "mld.metrics"
 _METRICS_KEYS = ("metricsLevel", "metricsEnabledDimensions", "metricsBufferTimeMillis", "metricsMaxQueueSize")
-CLOUDWATCH_VARIABLES = ("AWS_ENDPOINT_URL_CLOUDWATCH", "AWS_ENDPOINT_URL")  # the SDKs ask them where no key does
-# Any value, even 0, of the first two selects polling; 0 of the others means "not set" (zero rule).
+CLOUDWATCH_VARIABLES = ("AWS_ENDPOINT_URL_CLOUDWATCH", "AWS_ENDPOINT_URL")  # used if no key sets the endpoint
+# Any value of these two keys, even 0, selects polling. For the keys below, 0 means "not set" (zero rule).
 _SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps", "maxRecords")
 
 
 @dataclass(slots=True)
 class Derivation:
-    """Values by field of `Settings`, in the unit of their key; `sources` says where one comes from that is in no line.
+    """The values by field of `Settings`, in the unit of their key. `sources` says where a value comes from that no line
+    sets.
 
-    `listed` are the places of the names in the file of mld.streamsFile, if there is one that could be read.
+    `listed` maps the names in the file of mld.streamsFile to their places; None if there is no such file, or if it
+    could not be read.
     """
 
     given: Mapping[str, Given]
@@ -73,12 +75,12 @@ class Derivation:
     remarks: list[Remark] = field(default_factory=list)
 
     def value_of(self, name: str) -> object:
-        """Return the value a key is set to; None if it is not set."""
+        """Return the value to which a key is set; None if it is not set."""
         return self.given[name].value if name in self.given else None
 
     @property
     def list_key(self) -> str | None:
-        """The key that names several streams; None if the file is about one."""
+        """The key that lists several streams; None if the file is about one stream."""
         return next((key for key in (STREAMS, STREAMS_FILE) if key in self.given), None)
 
     @property
@@ -97,7 +99,9 @@ class Derivation:
 def derive(
     given: Mapping[str, Given], env: Mapping[str, str], file_name: str, listed: Mapping[str, str] | None = None
 ) -> Derivation:
-    """Fill in everything that the file leaves out. Keys are checked in Java's order."""
+    """Fill in all values that the file does not set, and check keys against each other. Keys are checked in Java's
+    order.
+    """
     derivation = Derivation(given, env, file_name, listed)
     for key in KEYS:
         derivation.values[key.field] = given[key.name].value if key.name in given else key.default
@@ -120,7 +124,7 @@ def derive(
 
 
 def settings_of(derivation: Derivation) -> Settings:
-    """Make the settings; only for a derivation (and keys) without errors."""
+    """Make the settings. Call this only if neither the keys nor the derivation have errors."""
     values = dict(derivation.values)
     for key in KEYS:
         values[key.field] = key.in_core_units(values[key.field])
@@ -136,6 +140,7 @@ def _group(kind: Any, values: Mapping[str, object], prefix: str) -> object:
 
 
 def _application(derivation: Derivation) -> None:
+    """Make the names of the tables and of the fan-out consumer from applicationName."""
     name = derivation.value_of("applicationName")
     if name is None:
         derivation.say(Level.ERROR, "applicationName", "is required", "give the application a name")
@@ -151,6 +156,7 @@ def _application(derivation: Derivation) -> None:
 
 
 def _stream(derivation: Derivation) -> None:
+    """Find the name and the ARN of the stream; they are empty if the file lists several streams."""
     if derivation.is_multi_stream:
         for key in ("streamName", "streamArn"):
             if key in derivation.given:
@@ -172,6 +178,7 @@ def _stream(derivation: Derivation) -> None:
 
 
 def _credentials(derivation: Derivation) -> None:
+    """Require a credentials provider, and use it for all services that have none of their own."""
     if derivation.value_of(CREDENTIALS_PREFIX) is None:
         remedy = f"for example {CREDENTIALS_PREFIX}=DefaultCredentialsProvider"
         derivation.say(Level.ERROR, CREDENTIALS_PREFIX, "is required", remedy)
@@ -182,8 +189,8 @@ def _credentials(derivation: Derivation) -> None:
 
 
 def _region(derivation: Derivation) -> None:
-    """Choose regionName, else the ARN's, else the environment's; `client_factory` asks the profile and instance
-    metadata.
+    """Choose the region: regionName, else that of the ARN, else that of the environment. If none is set,
+    `client_factory` asks the profile and the instance metadata.
     """
     arn = derivation.value_of("streamArn")
     in_arn = arn.region if isinstance(arn, StreamArn) else None
@@ -216,6 +223,7 @@ def _region(derivation: Derivation) -> None:
 
 
 def _initial_position(derivation: Derivation) -> None:
+    """Use initialPositionInStreamExtended as the initial position if it is set."""
     extended = derivation.value_of("initialPositionInStreamExtended")
     if extended is None:
         return
@@ -226,8 +234,8 @@ def _initial_position(derivation: Derivation) -> None:
 
 
 def _streams(derivation: Derivation) -> None:
-    """Set the streams of the list (configuration#several-streams), and keys that need one or cannot be used with
-    one.
+    """Make the settings of the streams in the list (configuration#several-streams). Refuse keys that need a list if
+    there is none, and keys that cannot be used with a list.
     """
     given, values, say = derivation.given, derivation.values, derivation.say
     if not derivation.is_multi_stream:
@@ -246,7 +254,7 @@ def _streams(derivation: Derivation) -> None:
     assert isinstance(initial, InitialPositionSetting)
     places = dict.fromkeys(given[STREAMS].value, given[STREAMS].place) if STREAMS in given else derivation.listed  # type: ignore[call-overload]
     if places is None:
-        values["streams"] = ()  # the file cannot be read, which is said elsewhere
+        values["streams"] = ()  # the file cannot be read, about which there already is a remark
         return
     file = None if STREAMS in given else where(str(values["streams_file"]))
     streams, remarks = streams_of(places, given, initial, list_file=file)
@@ -267,7 +275,7 @@ def _leases(derivation: Derivation) -> None:
 
 
 def _retrieval(derivation: Derivation) -> None:
-    """Choose how records are fetched. Botocore's client reads events far too slowly for fan-out."""
+    """Choose how records are fetched, by polling or by enhanced fan-out, and remark on keys that are not used then."""
     mode = derivation.values["reader.mode"]
     arn = derivation.value_of("streamArn")
     if isinstance(arn, StreamArn) and arn.is_of_table:
@@ -297,11 +305,11 @@ def _retrieval(derivation: Derivation) -> None:
 
 
 def _fan_out(derivation: Derivation) -> None:
-    """Say which consumer reads the records, or what is wrong with it."""
+    """Remark which fan-out consumer reads the records, or what is wrong with its ARN."""
     name, arn = derivation.values["fanout.consumer_name"], derivation.values["fanout.consumer_arn"]
     stream = derivation.values["stream_name"]
     if name is None or stream is None or (derivation.is_multi_stream and arn is not None):
-        return  # a required key is missing, or one is wrong
+        return  # a required key is missing or wrong, and there is a remark about it
     match = None if arn is None else CONSUMER_ARN.fullmatch(str(arn))
     problem = ""
     if arn is not None and match is None:
@@ -326,7 +334,7 @@ def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
 
 
 def _dead_letter(derivation: Derivation) -> None:
-    """Check what the keys about failing children require of each other."""
+    """Check that the keys about failing children fit each other."""
     values, say = derivation.values, derivation.say
     policy, attempts, letter = (
         values["child.failure_policy"],
@@ -356,7 +364,7 @@ def _dead_letter(derivation: Derivation) -> None:
 
 
 def _is_read(derivation: Derivation, arn: StreamArn) -> bool:
-    """Return whether a stream is, as far as the file can tell, one of those that are read."""
+    """Return whether a stream is one of those that are read, as far as the file shows."""
     values = derivation.values
     streams = values["streams"]
     assert isinstance(streams, tuple)
@@ -368,7 +376,7 @@ def _is_read(derivation: Derivation, arn: StreamArn) -> bool:
 
 
 def _http(derivation: Derivation) -> None:
-    """Say who can read the status page, which asks for no password."""
+    """Remark who can read the status page, which asks for no password."""
     address = derivation.values["serving.http"]
     if not isinstance(address, ListenAddress):
         if "mld.httpHosts" in derivation.given:
@@ -380,7 +388,7 @@ def _http(derivation: Derivation) -> None:
 
 
 def _notify(derivation: Derivation) -> None:
-    """Refuse a user in the address of the webhook, which would go nowhere."""
+    """Refuse a user or password in the webhook's URL, which would not be sent."""
     url = derivation.values["serving.notify"]
     if url is not None and "@" in urlsplit(str(url)).netloc:
         remedy = "put what it asks for into the path or the query, as its issuer has given it"
@@ -388,8 +396,8 @@ def _notify(derivation: Derivation) -> None:
 
 
 def _metrics(derivation: Derivation) -> None:
-    """Choose where metrics go (metrics#outputs): as with Java to CloudWatch, unless the file is about a stand-in for
-    AWS.
+    """Choose where metrics go (metrics#outputs): to CloudWatch, as with Java, unless the endpoints are those of a
+    stand-in for AWS.
     """
     values, say = derivation.values, derivation.say
     if _METRICS_KEY not in derivation.given:
@@ -409,6 +417,9 @@ def _metrics(derivation: Derivation) -> None:
 
 
 def _default_metrics(derivation: Derivation) -> None:
+    """Choose the outputs of metrics if mld.metrics is not set: no CloudWatch if Kinesis is a stand-in and CloudWatch
+    has no endpoint.
+    """
     values, endpoint = derivation.values, derivation.values["kinesis.endpoint"]
     elsewhere = values["cloud_watch.endpoint"] or any(derivation.env.get(name) for name in CLOUDWATCH_VARIABLES)
     if endpoint is None or elsewhere or is_of_aws(str(endpoint)):
@@ -422,7 +433,7 @@ def _default_metrics(derivation: Derivation) -> None:
 
 
 def _processes(derivation: Derivation) -> None:
-    """Refuse what there can be only one of if several workers share the file."""
+    """Refuse, if several workers share the file, settings of which there can be only one."""
     if derivation.values["processes"] == 1:
         return
     if derivation.values["serving.control_socket"] not in (None, SOCKET_OFF):
@@ -434,14 +445,16 @@ def _processes(derivation: Derivation) -> None:
 
 
 def _children_per_shard(derivation: Derivation) -> None:
-    """Refuse several children of a shard that would all belong to the one Spark session."""
+    """Refuse several children of a shard if all of them would give their records to the one Spark session."""
     if derivation.values["child.children_per_shard"] != 1 and _runs_spark(derivation):
         why = f"asks for several children of a shard, and {SPARK_PROGRAM} gives all records to one Spark session anyway"
         derivation.say(Level.ERROR, "mld.childrenPerShard", why, "remove it: the session uses all CPUs")
 
 
 def _runs_spark(derivation: Derivation) -> bool:
-    """Return whether the command of the file, or that of one stream, starts `mld-spark`, also by another program."""
+    """Return whether a command of the file contains the word `mld-spark`, so that it starts that program directly or by
+    another.
+    """
     streams = derivation.values["streams"]
     assert isinstance(streams, tuple)
     executables = (derivation.values["child.command"], *(one.executable_name for one in streams))
@@ -450,8 +463,8 @@ def _runs_spark(derivation: Derivation) -> bool:
 
 
 def _worker_id(derivation: Derivation) -> None:
-    """Refuse an id that is too long for a key, or that another row has: the worker's report is a row of the lease table
-    whose key is the worker id (coordination#rows-and-tables).
+    """Refuse a worker id that is too long, or that is the key of another row: the worker's report is a row of the lease
+    table, and its key is the worker id (coordination#rows-and-tables).
     """
     worker = derivation.value_of("workerId")
     if not isinstance(worker, str):

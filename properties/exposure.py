@@ -1,7 +1,7 @@
-"""Warns of secrets that other users of the machine can read: on a command line, or in a file that is open to them.
+"""Warns of secrets that other users of the machine can read, on a command line or in a file.
 
-Nothing is refused, as the machine may have one user only; each place is named, with the remedy, and never the value.
-Rules: configuration#hidden-values. Pure.
+Nothing is refused, because the machine may have only one user. A warning names the place and the remedy, and never
+shows the secret. Rules: configuration#hidden-values. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ ON_COMMAND_LINE = "holds a secret and is given on the command line, which every 
 IN_THE_FILE = "keep it in the file (mode 0600), or write ${NAME} there and set the variable in the daemon's environment"
 PASSED_ON = "puts a secret on the command line of {whose}, which every user of this machine can read"
 _PROVIDER = re.compile(r"provider(dynamodb|cloudwatch)?(\.class)?$|^mld\.stream\..+\.credentials$", re.IGNORECASE)
-"""Keys whose value is a class, whatever else is in their names."""
+"""Matches keys whose value is a credentials provider, and not a secret, although the name contains a word like
+"credentials"."""
 _STATIC = "StaticCredentialsProvider|"
 _COMMAND = re.compile(r"(mld\.stream\..+\.)?executableName")
 _JAVA_OPTIONS = re.compile(r"\.extraJavaOptions$|\.defaultJavaOptions$")
@@ -27,15 +28,17 @@ _JAVA_PROPERTY = re.compile(r"-D([^\s=\"']+)=(?!\s)")
 
 
 def who_else(mode: int, *, own: bool) -> str | None:
-    """Return who can read a file of this mode besides its user. The group of another user's file is how we read it."""
+    """Return who can read a file of this mode besides its owner; None if nobody can. If the file is not our `own`, its
+    group does not count: we ourselves read it as members of the group.
+    """
     if mode & stat.S_IROTH:
         return "every user of this machine"
     return "its group" if own and mode & stat.S_IRGRP else None
 
 
 def remarks_on_exposure(lines: Iterable[tuple[str, str, str]], file_name: str, others: str | None) -> list[Remark]:
-    """Warn of secrets that others can read. `lines` are place, key and raw value of everything given; `others` can
-    read the file too.
+    """Warn of secrets that others can read. `lines` has the place, key and raw value of each line and override;
+    `others` is who else can read the file.
     """
     kept = list(lines)
     remarks = list(_on_command_lines(kept))
@@ -47,10 +50,13 @@ def remarks_on_exposure(lines: Iterable[tuple[str, str, str]], file_name: str, o
 
 
 def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]:
+    """Yield a warning for each secret in an override, in the command of a record processor, or in the options of a
+    JVM.
+    """
     for place, name, raw in lines:
         if place == OVERRIDE_PLACE and _is_secret(name, raw):
             yield Remark(Level.WARNING, name, place, ON_COMMAND_LINE, IN_THE_FILE)
-        # An argument has a telling name, like `password=…`, or is a URL with a user.
+        # An argument is a secret if its name suggests it, like `password=…`, or if it is a URL with a user.
         tells = _COMMAND.fullmatch(name) and (any(secrets_in(name, Shown.COMMAND, raw)) or Scrubber()(raw) != raw)
         if tells:
             message = PASSED_ON.format(whose="the record processor")
@@ -62,7 +68,7 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
 
 
 def _is_secret(name: str, raw: str) -> bool:
-    """Return whether this line itself holds a secret, rather than a reference to the environment."""
+    """Return whether the line itself contains a secret, and not a reference."""
     if not raw.strip() or has_reference(raw):
         return False
     return _STATIC in raw if _PROVIDER.search(name) else is_secret_key(name)

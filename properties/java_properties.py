@@ -1,6 +1,7 @@
-"""System properties of Java (`-Dhttps.proxyHost=…`) that are no keys of the file: what to set here instead.
+"""Explains what to set instead of a system property of Java (`-Dhttps.proxyHost=…`), which is not a key of the file.
 
-They come from command lines and JAVA_OPTS of Amazon's daemon. Rules: configuration#system-properties-of-java. Pure.
+Users copy such properties from command lines and JAVA_OPTS of Amazon's daemon. Rules:
+configuration#system-properties-of-java. Pure.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _FAMILIES = (
     ("org.apache.commons.logging.", _LOG),
     *((prefix, "remove it") for prefix in ("java.", "javax.", "jdk.", "sun.", "com.sun.", "user.", "file.")),
 )
-"""Beginnings of names, and the remedy. The first that fits counts."""
+"""Pairs of the beginning of a name and the remedy. The first pair that matches is used."""
 
 
 def remedy_for(name: str) -> str | None:
-    """Return what to do instead of setting this system property; None if the name is none of Java's."""
+    """Return what to do instead of setting this system property; None if it is not a system property of Java."""
     return next((remedy for prefix, remedy in _FAMILIES if name.startswith(prefix)), None)

@@ -1,7 +1,8 @@
-"""Entries of the file and overrides of the command line -> at most one line per known key, plus remarks.
+"""`collect`: finds the line or override that counts for each known key, and remarks on the others.
 
 Rules: configuration#last-assignment-wins, configuration#key-matching, configuration#obsolete-keys. The last line of a
-key counts, whatever spelling it uses; an override counts after every line. Unknown keys are never fatal, only named.
+key counts, whatever spelling it uses; an override counts more than any line. Unknown keys are usually ignored, with a
+warning that names them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from mld.properties.redaction import shown_name
 from mld.properties.remarks import OVERRIDE_PLACE, Level, Remark, nearest
 from mld.properties.settings import STREAM_PREFIX, STREAMS
 
-NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
-SPARK_PREFIX = "mld.spark."  # those keys are read by `spark`
+NEAREST_CUTOFF = 0.75  # if the similarity is lower, a suggestion misleads more often than it helps
+SPARK_PREFIX = "mld.spark."  # keys that begin with this are read by `spark`
 _JAVA_REFUSES_PREFIXES = ("kinesisClient.", "dynamoDbClient.", "cloudWatchClient.")
 OBSOLETE: dict[str, str] = {
     "userAgent": "remove it",
@@ -55,7 +56,8 @@ OBSOLETE: dict[str, str] = {
     "dynamoDBCredentialsProvider.class": "use AwsCredentialsProviderDynamoDB",
     "cloudWatchCredentialsProvider.class": "use AwsCredentialsProviderCloudWatch",
 }
-"""Keys of KCL 1.x, and some that look as if they existed, each with what to do instead. Java 3.x ignores them."""
+"""Keys of KCL 1.x, and names that look like keys but never were, each with what to do instead. Java 3.x ignores
+them."""
 REMOVED: dict[str, str] = {
     "mld.deadLetterEndpoint": "remove it, and set AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL_KINESIS for another endpoint",
     "mld.deregisterConsumer": "remove it; `aws kinesis deregister-stream-consumer` ends what AWS bills",
@@ -82,12 +84,12 @@ REMOVED: dict[str, str] = {
     "mld.schemaRegistry.inline": "remove it; children read the definition from schemaFile",
     "mld.schemaRegistry.validate": "remove it, and validate in the child",
 }
-"""Keys of earlier versions of mld."""
+"""Keys of earlier versions of mld, each with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """The line that sets a key; `raw` is its value as written: not trimmed, `${NAME}` not replaced."""
+    """The line that sets a key. `raw` is its value as written: it is not trimmed, and `${NAME}` is not replaced."""
 
     key: Key
     spelling: str
@@ -101,7 +103,7 @@ class KeyLine:
 def collect(
     file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]]
 ) -> tuple[dict[str, KeyLine], list[Remark]]:
-    """Return the line that counts for each key, by the key's name and in the order of the file, and all remarks."""
+    """Return the lines that count, by the key's name and in the order of the file; and all remarks."""
     counting: dict[str, KeyLine] = {}
     remarks: list[Remark] = []
     for place, name, raw in all_lines(file_name, entries, overrides):
@@ -123,7 +125,7 @@ def collect(
 def all_lines(
     file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Place, key and raw value of every line and then of every override."""
+    """Yield the place, the key and the raw value of every line, and then of every override."""
     for entry in entries:
         yield f"{file_name}:{entry.line}", entry.key, entry.value
     for name, raw in overrides:
@@ -131,7 +133,9 @@ def all_lines(
 
 
 def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
-    """Remark on two lines for one setting, which are a slip; an override may replace a line without a word."""
+    """Warn if two lines set the same key, which is probably a mistake. An override may replace a line without a
+    warning.
+    """
     if later.place == OVERRIDE_PLACE and earlier.place != OVERRIDE_PLACE:
         return []
     if earlier.spelling == later.spelling:
@@ -142,7 +146,9 @@ def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
 
 
 def _unknown_of_stream(name: str, place: str) -> Remark:
-    """Make an error of a misspelled key of a stream: the stream would be read without it."""
+    """Return an error about a misspelled key of a stream; if it were ignored, the stream would be read without that
+    setting.
+    """
     meant = name.replace(f"{STREAMS}.", STREAM_PREFIX, 1)
     if meant != name and keys.find(meant) is not None:
         return Remark(Level.ERROR, shown_name(name), place, "is no key", f"write {shown_name(meant)}")
@@ -152,6 +158,7 @@ def _unknown_of_stream(name: str, place: str) -> Remark:
 
 
 def _unknown(name: str, place: str) -> Remark:
+    """Return the remark on an unknown key, with what to write or do instead, if that is known."""
     remark = Remark(Level.WARNING, shown_name(name), place, "is no known key and is ignored")
     stem = name.rstrip("*")
     if stem in OBSOLETE:

@@ -1,7 +1,7 @@
-"""The table of every key the daemon knows. Parsing, docs/use/configuration.md and `mld check` are driven by it.
+"""The table of all keys that the daemon knows. The parser, docs/use/configuration.md and `mld check` use it.
 
 Rules: configuration#one-key-table, configuration#dotted-keys; keys of KCL 1.x are in `key_lines`. A key that has an
-effect is declared by the field of `settings` that it sets; those that set no field stand here.
+effect is declared by the field of `settings` that it sets. The keys that set no field are declared here.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _SETTING_NO_FIELD = (
 
 _DECLARED = (*declared_in(Settings), *_SETTING_NO_FIELD)
 KEYS: tuple[Key, ...] = tuple(in_order(_DECLARED))
-"""Every key of one name."""
+"""All keys with a fixed name, without the patterns."""
 PATTERN_KEYS: tuple[Key, ...] = tuple(declared_in(StreamSetting))
-"""The patterns: keys of each stream of a list."""
+"""The patterns, which are the keys of each stream of a list."""
 PROPERTIES = tuple(key.name.rpartition(".")[2] for key in PATTERN_KEYS)
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 
@@ -52,13 +52,17 @@ def key_of_stream(name: str, property_name: str) -> str:
 
 
 def canonical_spelling(name: str) -> str:
-    """Return the name as `KEYS` has it: Java accepts the prefix of the credentials keys in any case."""
+    """Return a name with the prefix of the credentials keys written as in `KEYS`: Java accepts that prefix in upper and
+    lower case.
+    """
     size = len(CREDENTIALS_PREFIX)
     return CREDENTIALS_PREFIX + name[size:] if name[:size].lower() == CREDENTIALS_PREFIX.lower() else name
 
 
 def find(name: str) -> Key | None:
-    """Return the key of a spelling; None if there is none. The key of a pattern has the name that is spelled."""
+    """Return the key with this spelling; None if there is no such key. If a pattern matches, the returned key has
+    `name` as its name.
+    """
     key = BY_NAME.get(canonical_spelling(name))
     if key is not None:
         return key

@@ -1,7 +1,8 @@
-"""What a key is: its name, kind, section, bounds, default, and how its value is shown. The table itself is in `keys`.
+"""`Key`: one key of the file, with its name, kind, section, bounds and default, and how its value is shown. The table
+of all keys is in `keys`.
 
-Rules: configuration#value-conversion, configuration#zero-rule. Java copies a primitive number only if it is not 0, so 0
-means "not set" there. Keys of boxed types, and our own, take 0 as it is.
+Rules: configuration#value-conversion, configuration#zero-rule. Java copies a primitive number only if it is not 0, so
+there 0 means "not set". Keys with boxed types in Java, and keys of mld, accept 0 as a value.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from mld.properties.value_kinds import ValueKind
 
 OWN_PREFIX = "mld."
 VARIABLE = "<name>"
-"""What stands in the name of a pattern for a name of the user's."""
+"""The part of a pattern's name that stands for a name chosen by the user."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 LONG_KINDS = frozenset({ValueKind.LONG, ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.BYTES})
-"""Whole numbers of 64 bits, with their unit."""
+"""The kinds of 64-bit integers: plain ones, and those with a unit."""
 NUMERIC_KINDS = LONG_KINDS | {ValueKind.INT, ValueKind.DOUBLE}
 _SHOWN_UNLESS_DECLARED = {
     ValueKind.TEXT: Shown.HIDDEN,
@@ -29,15 +30,16 @@ _SHOWN_UNLESS_DECLARED = {
     ValueKind.SOCKET: Shown.PLACE,
     ValueKind.CREDENTIALS: Shown.PARSED,
 }
-"""Converted values of all other kinds are numbers, or words that leave no room for a secret."""
+"""How values of these kinds are shown. Values of all other kinds are shown in full: numbers, or words that cannot
+contain a secret."""
 
 
 class Effect(Enum):
     """Whether this version acts on a key."""
 
     EFFECTIVE = "effective"
-    UNSUPPORTED = "unsupported"  # Java acts on it, we do not
-    NONE = "none"  # parsed and checked; neither Java nor we do anything with it
+    UNSUPPORTED = "unsupported"  # Java acts on the key, mld does not
+    NONE = "none"  # the key is parsed and checked, but neither Java nor mld does anything with it
 
 
 class Section(Enum):
@@ -64,14 +66,14 @@ class Section(Enum):
 class Key:
     """One key of the file.
 
-    `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
-    `boxed` numbers take 0 as it is, and so do numbers of our own keys. `minimum`/`maximum` bound numbers. `note` is
-    what an operator should know about it; with an `effect` other than EFFECTIVE it is also what `mld check` says.
-    `choices` belongs to CHOICE and CHOICES. `sets` is its field in the settings, as ``group.field``; if `kind` is a
-    time, the field is in seconds. A `name` with ``<name>`` in it is a pattern: one key for each name. `shown_as` says
-    how much of its value may be shown; None is the rule of its kind, which hides TEXT. `live` keys may change while the
-    daemon runs; all others are read at the start only. `after` names the key that stands before it in the table, if
-    that is not the one declared before it in the same section.
+    `default` is the converted value if the key is absent; None means that there is no default, or that it is computed
+    (`default_text` says how). A `boxed` number accepts 0 as a value, and so does a number of a key of mld. `minimum`
+    and `maximum` bound numbers. `note` is what an operator should know about the key; if `effect` is not EFFECTIVE,
+    `mld check` shows it too. `choices` is set for CHOICE and CHOICES. `sets` is the field that the key sets, as
+    ``group.field``; if `kind` is a time, the field is in seconds. A `name` with ``<name>`` in it is a pattern: one key
+    for each name. `shown_as` says how much of the value may be shown; None means the rule of the kind, which hides
+    TEXT. A `live` key may change while the daemon runs; all others are read only at the start. `after` names the key
+    that precedes this one in the table, if that is not the key declared before it in the same section.
     """
 
     name: str
@@ -98,11 +100,11 @@ class Key:
 
     @property
     def field(self) -> str:
-        """The field of `Settings` that it sets; the key's own name if it sets none by itself."""
+        """The field of `Settings` that the key sets; the key's own name if it sets no field."""
         return self.sets or self.name
 
     def in_core_units(self, value: object) -> object:
-        """Return a value of the file in the unit of the settings: times in seconds."""
+        """Return a value of the file in the unit of the settings, which have times in seconds."""
         match self.kind, value:
             case ValueKind.MILLIS, int():
                 return value / 1000
@@ -113,7 +115,9 @@ class Key:
         return value
 
     def name_in(self, spelling: str) -> str | None:
-        """Return what stands for ``<name>`` in this spelling of a pattern; None if it is none."""
+        """Return the part of `spelling` that stands for ``<name>``; None if the spelling does not match this
+        pattern.
+        """
         before, variable, after = self.name.partition(VARIABLE)
         size = len(before) + len(after)
         fits = variable and len(spelling) > size and spelling.startswith(before) and spelling.endswith(after)
@@ -126,7 +130,7 @@ class Key:
 
     @property
     def shown(self) -> Shown:
-        """How much of its value may be shown."""
+        """How much of the key's value may be shown."""
         return self.shown_as or _SHOWN_UNLESS_DECLARED.get(self.kind, Shown.FULL)
 
     @property

@@ -1,13 +1,13 @@
-"""Lines of a `.properties` file: entries (key, value, line), exactly as java.util.Properties.load reads them.
+"""`parse`: reads the entries of a `.properties` file (key, value, line), exactly as java.util.Properties.load does.
 
 Rules: configuration#file-encoding, configuration#logical-lines, configuration#keys-and-separators. Two things differ
-from Java: valid UTF-8 is read as UTF-8, and a byte order mark is dropped. This module knows no key and converts
-nothing.
+from Java: valid UTF-8 is read as UTF-8, and a byte order mark is dropped. This module knows no keys, and converts no
+values.
 
-How a file is read: natural lines end at LF, CR or CR LF. A natural line that ends in an odd number of backslashes goes
-on in the next one, without the backslash and without that line's leading blanks. The result is a logical line; its key
-ends at the first unescaped `=`, `:` or blank. (javaproperties was measured against this and differs in one place: it
-takes `#` after an empty continued line for data, Java for a comment. It also loses the line numbers.)
+How a file is read: natural lines end at LF, CR or CR LF. A natural line that ends in an odd number of backslashes is
+continued by the next one: the last backslash and the next line's leading blanks are removed. The result is a logical
+line; its key ends at the first unescaped `=`, `:` or blank. (The package javaproperties is not used: it takes `#` after
+an empty continued line for data, where Java sees a comment, and it does not report line numbers.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _ESCAPED_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class GrammarError(ValueError):
-    """A `\\u` without four hexadecimal digits, the only text that Java refuses; `line` is where its entry starts."""
+    """A `\\u` is not followed by four hexadecimal digits, the only text that Java refuses. `line` is where the entry
+    starts.
+    """
 
     def __init__(self, line: int) -> None:
         super().__init__("\\u must be followed by four hexadecimal digits")
@@ -37,7 +39,7 @@ class GrammarError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One key and its value, unescaped, trailing blanks kept; `line` (from 1) is where the key starts."""
+    """One key and its value, both unescaped, with trailing blanks. `line` (counted from 1) is where the key starts."""
 
     key: str
     value: str
@@ -45,7 +47,7 @@ class FileEntry:
 
 
 def parse(data: bytes) -> list[FileEntry]:
-    """Return all entries of a file in their order, duplicates and empty keys included.
+    """Return all entries of a file in their order, including duplicates and empty keys.
 
     Raises GrammarError for a malformed `\\u` escape.
     """
@@ -53,7 +55,7 @@ def parse(data: bytes) -> list[FileEntry]:
 
 
 def decode(data: bytes) -> str:
-    """Return the text of a file: UTF-8 where it is valid UTF-8 (without its byte order mark), else ISO-8859-1."""
+    """Decode a file as UTF-8, without a byte order mark; if it is not valid UTF-8, as ISO-8859-1."""
     data = data.removeprefix(_BYTE_ORDER_MARK)
     try:
         return data.decode("utf-8")
@@ -70,7 +72,8 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
     for number, natural in enumerate(naturals, start=1):
         piece = natural.lstrip(_BLANKS)
         if not pending:
-            # An empty continued line leaves nothing behind: what follows is again a comment, a blank or a key.
+            # After an empty continued line, the next line is read like the first line of an entry: as a comment, a
+            # blank line or a key.
             first = number
             if piece.startswith(("#", "!")):
                 continued = False

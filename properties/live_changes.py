@@ -1,7 +1,8 @@
-"""What differs between the configuration a daemon runs with and its file as it is now, and which of it takes effect.
+"""`changes_between`: compares the configuration with which a daemon runs with its file as it is now, and finds the
+changes that take effect without a restart.
 
-Most keys are read at the start only. Those that the table of keys marks `live` are bounds, pauses and the level of the
-log: they may change while the daemon runs. A value that follows from another key is not named beside it. Pure.
+Most keys are read only at the start. The keys that the table marks as `live` (bounds, pauses and the level of the log)
+may change while the daemon runs. If a value was derived from another changed key, only that other key is named. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ LIVE = tuple(key for key in KEYS if key.live)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of keys: `taken` may change at once, `waiting` need a restart. `running` is what to run with now."""
+    """The names of changed keys: those in `taken` take effect at once, those in `waiting` need a restart. `running` is
+    the configuration with which to run from now on.
+    """
 
     running: LoadedConfiguration
     taken: tuple[str, ...] = ()
@@ -27,12 +30,12 @@ class Changes:
 
 
 def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> Changes:
-    """Compare what runs with what the file says now."""
+    """Compare the running configuration with that of the file as it is now."""
     changed = {
         key.name
         for key in KEYS
         if key.effect is Effect.EFFECTIVE
-        and not (key.name == STREAMS and file.settings.streams_file)  # which is read again anyway
+        and not (key.name == STREAMS and file.settings.streams_file)  # the list of streams is read again anyway
         and key.sets
         and value_of(running.settings, key) != value_of(file.settings, key)
     }
@@ -51,7 +54,7 @@ def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> 
 
 
 def value_of(settings: Settings, key: Key) -> object:
-    """Return what the settings have for a key that sets a field."""
+    """Return the value of the field that a key sets."""
     return reduce(getattr, key.sets.split("."), settings)
 
 

@@ -1,8 +1,10 @@
-"""`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
+"""`load`: makes the settings from a file, overrides and an environment, with remarks, and with the source of every
+value.
 
-The way: lines -> key_lines -> conversion (one key each) -> derive (keys together). All problems are collected and
-raised as one ConfigurationError. Reading the file, and those that it names for lists and secrets, is the only I/O of
-this package: `secret_of` reads what `${file:/path}` names, a secret of Docker or Kubernetes or a credential of systemd.
+The steps are: `lines` (entries of the file), `key_lines` (the line that counts for each key), `checked_lines` (each
+value by itself), `derive` (keys together). All problems are collected and raised as one ConfigurationError. This
+package does no other I/O than reading the file, and the files that it names for lists and secrets: `secret_of` reads
+the file of `${file:/path}`, such as a secret of Docker or Kubernetes or a credential of systemd.
 """
 
 from __future__ import annotations
@@ -34,16 +36,17 @@ from mld.properties.stream_list import ListFile, StreamsFile, parsed, read_list
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
 _STANDS_IN_FOR = {"streamName": ("streamArn", STREAMS, STREAMS_FILE), "mld.poisonAttempts": ("mld.deadLetter",)}
-"""A key that is missing, or wrong, only because another one could not be converted."""
+"""If a key of the right side has a bad value, an error that the key of the left side is missing or wrong is only a
+consequence, and is not reported."""
 _ONLY_WITH_LIST = (STREAMS, STREAMS_FILE)
-"""Keys of a stream are wrong without these."""
+"""If one of these has a bad value, errors about keys of streams are only a consequence, and are not reported."""
 DEFAULT_SOURCE = "default"
 STREAM_ID = f"{PREFIX}streamId"
 SECRET_BYTES_MAX = 64 * 1024  # a key, a token or a certificate has a few kilobytes
 
 
 def secret_of(path: str) -> str:
-    """Return the content of the file. Raises SubstitutionError."""
+    """Return the text of a file that holds a secret, without a line break at its end. Raises SubstitutionError."""
     shown = printable(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
@@ -73,10 +76,10 @@ def secret_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """The value of one key in effect.
+    """The value of one key as it is in effect, for people.
 
-    `value` is text fit for a log, None if there is none. `source` is ``file:line``, ``-D``, ``default``, or the key or
-    environment variable it was derived from. `effect` says whether this version acts on it.
+    `value` is a text that may be logged; None if the key has no value. `source` is ``file:line``, ``-D``, ``default``,
+    or the key or environment variable from which the value was derived. `effect` says whether this version acts on it.
     """
 
     key: str
@@ -93,7 +96,7 @@ class EffectiveValue:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfiguration:
-    """The result of `load`; only `settings`, `spark` and `secrets` may hold secrets, and none is to be shown."""
+    """The result of `load`. Only `settings`, `spark` and `secrets` may contain secrets, and must not be shown."""
 
     path: str
     settings: Settings
@@ -103,10 +106,10 @@ class LoadedConfiguration:
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The value of every given key of the Spark processor."""
     streams_file: StreamsFile | None = None
-    """To be read again; None without mld.streamsFile."""
+    """The file of mld.streamsFile, to be read again and again; None without that key."""
 
     def to_json(self) -> dict[str, object]:
-        """Return everything fit to be shown, as plain JSON types."""
+        """Return everything that may be shown, as plain JSON types."""
         return {
             "file": self.path,
             "values": [value.to_json() for value in self.effective],
@@ -123,8 +126,9 @@ def load(
 ) -> LoadedConfiguration:
     """Read, check and complete the configuration.
 
-    `overrides` are the ``key=value`` of ``-D`` on the command line; `env` serves ``${NAME}`` and the region, and
-    defaults to nothing; `read_file` serves ``${file:/path}``. Raises ConfigurationError with every problem found.
+    `overrides` are the ``key=value`` of ``-D`` on the command line. `env` has the values for ``${NAME}`` and for the
+    region; by default it is empty. `read_file` returns the text for ``${file:/path}``. Raises ConfigurationError with
+    every problem found.
     """
     file_name = str(path)
     env = {} if env is None else env
@@ -151,7 +155,7 @@ def load(
         given |= listed.given
     derivation = derive(given, env, file_name, None if listed is None else listed.places)
     remarks += _one_stream_id(derivation, spark)
-    # A key with a bad value is not missing as well.
+    # A key with a bad value must not be reported as missing, too.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
     remarks = _accepted(remarks, strict=bool(derivation.values["strict"]))
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
@@ -165,7 +169,9 @@ def load(
 
 
 def _converted(lines: Mapping[str, KeyLine], sources: Sources) -> tuple[dict[str, Given], set[str], list[Remark]]:
-    """Convert each line by itself; return (values by key, keys without a value because of an error, remarks)."""
+    """Convert each line by itself. Return three things: the values by key, the keys that have no value because of an
+    error, and the remarks.
+    """
     given: dict[str, Given] = {}
     failed: set[str] = set()
     remarks: list[Remark] = []
@@ -180,7 +186,7 @@ def _converted(lines: Mapping[str, KeyLine], sources: Sources) -> tuple[dict[str
 
 
 def _listed_or_wrong(path: str, own: Mapping[str, Given], sources: Sources) -> tuple[ListFile | None, list[Remark]]:
-    """Return (the list of streams in a file, remarks on it); None if the list has errors."""
+    """Return the list of streams in a file, or None if the list has errors; and the remarks on it."""
     try:
         listed = _listed(path, own, sources)
     except ConfigurationError as error:
@@ -189,7 +195,9 @@ def _listed_or_wrong(path: str, own: Mapping[str, Given], sources: Sources) -> t
 
 
 def _accepted(remarks: Sequence[Remark], *, strict: bool) -> list[Remark]:
-    """Return the remarks, the gravest first; with `strict` warnings are errors. Raises ConfigurationError for these."""
+    """Return the remarks, the most serious first. Raises ConfigurationError if any is an error; with `strict`, warnings
+    count as errors.
+    """
     if strict:
         remarks = [
             replace(remark, level=Level.ERROR) if remark.level is Level.WARNING else remark for remark in remarks
@@ -202,7 +210,7 @@ def _accepted(remarks: Sequence[Remark], *, strict: bool) -> list[Remark]:
 
 
 def bytes_of_list(file: StreamsFile) -> bytes:
-    """Return what is in the file now; blocks. Raises ConfigurationError."""
+    """Return the bytes of the file as it is now; blocks. Raises ConfigurationError."""
     data, _ = _list_bytes(file.path)
     return data
 
@@ -212,7 +220,9 @@ def _of_streams(given: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
-    """Return the list in a file as it is at the start. Raises ConfigurationError."""
+    """Return the list in a file, for the start of the daemon, with remarks on exposed secrets. Raises
+    ConfigurationError.
+    """
     name = where(path)
     data, others = _list_bytes(path)
     entries = parsed(name, data)
@@ -224,10 +234,10 @@ def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
 def load_some(
     path: str | Path, names: Sequence[str], overrides: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> dict[str, object]:
-    """Return the values of a few keys, without those that are not given.
+    """Return the values of those of the keys `names` that are given.
 
-    For commands that need no more, and may lack the environment that the rest of the file refers to. Raises
-    ConfigurationError with the problems of these keys, or of the file.
+    Use this for commands that need only a few keys, and that may run without the environment to which the rest of the
+    file refers. Raises ConfigurationError with the problems of these keys, or of the file.
     """
     entries, _ = entries_of(str(path))
     pairs, remarks = _pairs(overrides)
@@ -245,7 +255,9 @@ def load_some(
 
 
 def _without_pipeline(given: Mapping[str, Given], spark: SparkLines, file_name: str) -> Iterator[Remark]:
-    """Refuse `mld-spark` without an argument, which reads this file, if there is no pipeline in it."""
+    """Refuse the command `mld-spark` without arguments if the file names no pipeline: without arguments it reads the
+    pipeline from this file.
+    """
     for name, program in given.items():
         is_command = name.rpartition(".")[2] == "executableName"
         if is_command and program.display.strip().rpartition("/")[2] == PROGRAM and not spark.pipeline_is_given:
@@ -261,30 +273,33 @@ def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:
-    """Return one row per key of the daemon, in the order of the table, and one per given key of the Spark processor."""
+    """Return one row for each key of the daemon, in the order of the table, then one for each given key of a stream or
+    of the Spark processor.
+    """
     rows = [
         EffectiveValue(
-            key.name, key.section, *_value_and_source(key, derivation), key.effect, _said(remarks, key.names)
+            key.name, key.section, *_value_and_source(key, derivation), key.effect, _remarks_on(remarks, key.names)
         )
         for key in KEYS
     ]
     rows += [
-        EffectiveValue(name, one.key.section, one.display, one.place, one.key.effect, _said(remarks, (name,)))
+        EffectiveValue(name, one.key.section, one.display, one.place, one.key.effect, _remarks_on(remarks, (name,)))
         for name, one in derivation.given.items()
         if name not in BY_NAME
     ]
     rows += [
-        EffectiveValue(name, Section.SPARK, text, place, Effect.EFFECTIVE, _said(remarks, (name,)))
+        EffectiveValue(name, Section.SPARK, text, place, Effect.EFFECTIVE, _remarks_on(remarks, (name,)))
         for name, (text, place) in spark.shown.items()
     ]
     return tuple(rows)
 
 
-def _said(remarks: Sequence[Remark], names: Sequence[str]) -> tuple[Remark, ...]:
+def _remarks_on(remarks: Sequence[Remark], names: Sequence[str]) -> tuple[Remark, ...]:
     return tuple(remark for name in names for remark in remarks if remark.key == name)
 
 
 def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str]:
+    """Return the value of a key as it may be shown, and where it comes from."""
     given = derivation.given.get(key.name)
     derived_from = derivation.sources.get(key.field)
     if derived_from is None:
@@ -299,7 +314,9 @@ def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str
 
 
 def _follows(remark: Remark, failed: set[str]) -> bool:
-    """Return whether a derived remark only repeats that a key could not be converted."""
+    """Return whether a remark of `derive` is only a consequence of a bad value, about which there already is a
+    remark.
+    """
     known = find(remark.key)
     key = remark.key if known is None else known.name
     others = _ONLY_WITH_LIST if key.startswith(STREAM_PREFIX) else _STANDS_IN_FOR.get(key, ())
@@ -307,6 +324,7 @@ def _follows(remark: Remark, failed: set[str]) -> bool:
 
 
 def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark]]:
+    """Split the overrides at their first `=`; an override without a key is an error."""
     pairs, remarks = [], []
     for number, text in enumerate(overrides, start=1):
         name, equals, value = text.partition("=")
@@ -319,18 +337,24 @@ def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark
 
 
 def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
-    """Return what the file says, and who besides its user can read it. Raises ConfigurationError."""
+    """Return the entries of the file, and who besides its owner can read it (None: nobody). Raises
+    ConfigurationError.
+    """
     data, others = _bytes_of(file_name, file_name)
     return parsed(file_name, data), others
 
 
 def _list_bytes(path: str) -> tuple[bytes, str | None]:
-    """Do as `_bytes_of`, for a file that is read again and again, and that somebody may replace by a pipe meanwhile."""
+    """Read a file as `_bytes_of` does. The file is read again and again, and could be replaced by a pipe meanwhile, so
+    a pipe is refused.
+    """
     return _bytes_of(path, where(path), os.O_NONBLOCK)
 
 
 def _bytes_of(path: str, file_name: str, flags: int = 0) -> tuple[bytes, str | None]:
-    """Return what is in a file that is shown as `file_name`, and who besides its user can read it."""
+    """Return the bytes of a file, and who besides its owner can read it (None: nobody). Errors show the path as
+    `file_name`.
+    """
     try:
         with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:
             status = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Foreign text without characters that steer a terminal: nothing in it ends a line, moves the cursor or reverses text.
+"""`printable`: escapes the characters of foreign text that end a line or control a terminal.
 
 Such text may contain line breaks (Unicode has seven), escape sequences, bidirectional overrides or half a surrogate
 pair. Rules: configuration#hidden-values. Pure.
@@ -13,12 +13,13 @@ _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]+")
 
 def printable(text: str) -> str:
     """Return `text` with everything but visible characters and plain spaces escaped as in Python: ``\\n``, ``\\x1b``,
-    ``\\u2028``. Letters, symbols and marks of all scripts stay. So do backslashes: it cannot be undone."""
+    ``\\u2028``. Letters, symbols and marks of all scripts are kept. Backslashes are kept, too, so the escaping cannot
+    be undone."""
     return text if text.isprintable() else _BEYOND_ASCII.sub(_escaped, text)
 
 
 def printable_lines(text: str) -> str:
-    """Return the same line by line, for text that keeps its line feeds."""
+    """Return `text` with each line escaped as by `printable`; the line feeds are kept."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -1,8 +1,8 @@
-"""References in the values of a file: `${NAME}`, `${NAME:-default}` and `${file:/path}`, taken from sources passed in.
+"""`substitute`: replaces the references in a value: `${NAME}`, `${NAME:-default}` and `${file:/path}`.
 
-Java leaves them as they are. As in a shell, the default counts when the variable is missing or empty. `$${` stands for
-a literal `${`. Variables may stand in the path of a file. Defaults and contents are not substituted again, so there is
-no recursion.
+Java does not replace them. As in a shell, the default is used if the variable is missing or empty. `$${` stands for a
+literal `${`. The path of a file may contain variables. References in defaults and in files are not replaced, so there
+is no recursion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INNER = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<default
 
 
 class SubstitutionError(ValueError):
-    """A reference names nothing, or nothing that can be used; the message is free of values."""
+    """The variable or file that a reference names is missing or cannot be used. The message contains no values."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -26,13 +26,13 @@ class SubstitutionError(ValueError):
 
 
 def no_files(_path: str) -> str:
-    """Refuse to read a file, where there are none."""
+    """Refuse to read a file; used where files cannot be read."""
     raise SubstitutionError("a file cannot be read here", "write the value itself")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where values come from. `read_file` takes an absolute path and raises SubstitutionError."""
+    """Where the values of references come from. `read_file` takes an absolute path and raises SubstitutionError."""
 
     env: Mapping[str, str]
     read_file: Callable[[str], str] = no_files
@@ -40,7 +40,9 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Substituted:
-    """A value with every reference replaced, and the contents of the files in it, which may be secret."""
+    """A value with every reference replaced, and the contents of the files from which parts of it come; these may be
+    secret.
+    """
 
     text: str = field(repr=False)
     contents: tuple[str, ...] = field(default=(), repr=False)
@@ -61,16 +63,17 @@ def substitute(text: str, sources: Sources) -> Substituted:
 
 
 def has_reference(text: str) -> bool:
-    """Return whether some of `text` comes from elsewhere."""
+    """Return whether `text` contains a reference to a variable or a file."""
     return any(match["inner"] is not None or match["path"] is not None for match in _REFERENCE.finditer(text))
 
 
 def has_file(text: str) -> bool:
-    """Return whether some of `text` comes from a file."""
+    """Return whether `text` contains a reference to a file."""
     return any(match["path"] is not None for match in _REFERENCE.finditer(text))
 
 
 def _variable(match: re.Match[str], env: Mapping[str, str]) -> str:
+    """Return the value of a reference to a variable. Raises SubstitutionError."""
     inner = _INNER.fullmatch(match["inner"])
     if not match["close"] or inner is None:
         raise SubstitutionError(
@@ -90,6 +93,9 @@ def _variable(match: re.Match[str], env: Mapping[str, str]) -> str:
 
 
 def _absolute(path: str, env: Mapping[str, str]) -> str:
+    """Return the path of a reference to a file, with its variables replaced. Raises SubstitutionError unless it is
+    absolute.
+    """
     found = _IN_PATH.sub(lambda match: _variable(match, env), path).strip()
     if not found.startswith("/"):
         raise SubstitutionError("${file:…} does not name an absolute path", "write ${file:/path/of/the/file}")

@@ -1,7 +1,8 @@
-"""Remarks on a configuration: the thing (`key`), the place (`file:line`, `-D` or the file) and the remedy.
+"""`Remark`: an error, a warning or a note on the configuration, with the key, the place (`file:line`, `-D` or the file)
+and the remedy.
 
-Errors, warnings and `mld check` all use it. A remark never holds a secret: it is made of displayed text (see
-`redaction`), never of a raw value of a credentials key.
+A remark never contains a secret: it is made of text that may be shown (see `redaction`), never of the raw value of a
+credentials key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ OVERRIDE_PLACE = "-D"
 
 
 class Level(Enum):
-    """How much a remark matters: an error stops the start, `mld.strict` turns warnings into errors."""
+    """How serious a remark is: with an error the daemon does not start, and `mld.strict` turns warnings into errors."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,7 +24,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One finding; `key` is empty when it concerns the file as a whole."""
+    """One remark; `key` is empty if it concerns the file as a whole."""
 
     level: Level
     key: str
@@ -41,8 +42,10 @@ class Remark:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
-    """Return the known name that a misspelled one is most like, whatever their case; None if none is alike enough."""
-    import difflib  # costs start-up time, and a good file does not need it
+    """Return the known name that is most similar to a misspelled one, in upper or lower case; None if none is similar
+    enough.
+    """
+    import difflib  # imported here, as it takes time and a file without mistakes does not need it
 
     folded = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)

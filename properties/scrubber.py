@@ -1,8 +1,8 @@
-"""Replaces secrets in foreign text: in an exception, an answer, a line of a child.
+"""`Scrubber`: replaces secrets in foreign text, such as an exception, an answer of a server or a line of a child.
 
-Secrets of the configuration are known: they are looked for as they are, and in the forms in which programs pass them
-on. Unknown ones, such as a password in the environment's proxy, are recognized by their place: before the @ of a URL,
-after `password=`, after `Bearer`. The work is linear in the text, whatever it is.
+Secrets of the configuration are known: the text is searched for them as they are, and in the forms in which programs
+pass them on. Unknown secrets, such as the password of a proxy in the environment, are recognized by their place: before
+the @ of a URL, after `password=`, after `Bearer`. The work is linear in the length of any text.
 
 Rules: configuration#hidden-values. Pure.
 """
@@ -18,9 +18,9 @@ from urllib.parse import quote, quote_plus, unquote
 from mld.properties.printable import printable
 from mld.properties.redaction import HIDDEN, Shown, is_secret_key
 
-SECRET_CHARACTERS_MIN = 6  # shorter ones would be found in half of all words; `true` and `false` are among them
-ENVIRONMENT_PLACES = ("_FILE", "_URI", "_PATH", "_DIR")  # variables with telling names that say where something is
-DIRECTORIES = ("PWD", "OLDPWD")  # shells set them; a password in them would be one of a path
+SECRET_CHARACTERS_MIN = 6  # shorter secrets would be found in many harmless words; `true` and `false` are shorter
+ENVIRONMENT_PLACES = ("_FILE", "_URI", "_PATH", "_DIR")  # a variable like AWS_WEB_IDENTITY_TOKEN_FILE has a path
+DIRECTORIES = ("PWD", "OLDPWD")  # shells set these to a path; "PWD" in them does not mean a password
 _ACCOUNT = re.compile(r"[0-9]{12}", re.ASCII)
 _TOKEN = re.compile(r"\S+")
 _ADDRESS = re.compile(r"(?:jdbc:\w{1,32}:)?//|jdbc:\w{1,32}:")
@@ -29,7 +29,7 @@ _WORDS = (
     "credential|signature"
 )
 _HINTS = ("passw", "passphrase", "pwd", "secret", "token", "key", "credential", "sig", "auth")
-"""Whatever `_ASSIGNED` finds contains one of them; looking for them costs a tenth as much."""
+"""Every text that `_ASSIGNED` matches contains one of these. Looking for them first costs a tenth of the match."""
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&|()\[\]{}"']+)"""
 _ASSIGNED = re.compile(
     rf"""((?:(?:{_WORDS})[\w.-]{{0,64}}|\b(?:sig|auth))(?:["']?\s{{0,4}}=\s{{0,4}}|["']\s{{0,4}}:\s{{0,4}}))b?{_VALUE}""",
@@ -42,7 +42,7 @@ _PARAMETER = re.compile(r"""=\s*["']?([^&;,(){}\s"']+)""")
 
 
 class Scrubber:
-    """Replaces secrets in text. `hide` adds to what is known."""
+    """Replaces secrets in text. `hide` adds secrets to the known ones."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known: set[str] = set()
@@ -55,7 +55,7 @@ class Scrubber:
         self._pattern = re.compile("|".join(map(_exactly, longest_first))) if longest_first else None
 
     def __call__(self, text: str) -> str:
-        """Return `text` without them."""
+        """Return `text` with all known and recognized secrets replaced."""
         if self._pattern is not None and any(form in text for form in self._known):
             text = self._pattern.sub(HIDDEN, text)
         if "@" in text and _ADDRESS.search(text):
@@ -69,11 +69,11 @@ class Scrubber:
 
 
 def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
-    """Yield what is secret in a value of the configuration that is shown in the way `how`."""
+    """Yield the secret parts of the value `text` of a key; `how` says how the value is shown."""
     if how is not Shown.PARSED and is_secret_key(key):
         yield text
     elif how is Shown.HIDDEN and not (text.isalpha() or text.isdigit()):
-        yield text  # a word or a number may stand anywhere in a log: only a telling name makes a secret of it
+        yield text  # but not a plain word or number, which may be anywhere in a log
     if how in (Shown.HIDDEN, Shown.PLACE, Shown.ENDPOINT):
         user, at, _ = text.rpartition("@")
         if at:
@@ -94,10 +94,12 @@ def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
 
 
 def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield variables with a telling name (AWS_SECRET_ACCESS_KEY), and the users of proxies."""
+    """Yield the values of variables whose names suggest a secret (AWS_SECRET_ACCESS_KEY), and the users in URLs of
+    proxies.
+    """
     for name, value in env.items():
         if _ACCOUNT.fullmatch(value):
-            continue  # stand-ins take it for an access key, and it stands in every ARN
+            continue  # an account id, used as an access key for stand-ins; it is in every ARN
         if is_secret_key(name) and not name.endswith(ENVIRONMENT_PLACES) and name not in DIRECTORIES:
             yield value
         elif name.lower().endswith("_proxy"):
@@ -105,7 +107,7 @@ def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield the secret as it is, and as in URLs, JSON, logs and headers."""
+    """Yield the secret as it is, and as it appears in URLs, JSON, logs and headers."""
     plain = unquote(secret)
     for text in {secret, plain}:
         forms = (
@@ -121,11 +123,14 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _exactly(form: str) -> str:
-    """Return a pattern for the form; digits are looked for as a whole number only: sequence numbers hold any others."""
+    """Return a pattern for one form of a secret. A form of digits matches only a whole number: within sequence numbers,
+    any digits occur.
+    """
     return rf"(?<![0-9]){form}(?![0-9])" if form.isdigit() else re.escape(form)
 
 
 def _without_user(match: re.Match[str]) -> str:
+    """Return a word in which the user of a URL is hidden."""
     token = match.group()
     address = _ADDRESS.search(token)
     at = token.rfind("@")

@@ -1,14 +1,16 @@
-"""The settings: every value the daemon runs with, converted, checked and with all defaults filled in. Immutable.
+"""`Settings`: every value with which the daemon runs, converted, checked and with all defaults filled in. Immutable.
 
-A field carries the key that sets it, and `keys` makes its table of them: a new key is a field here, and whatever uses
-it. Rules: configuration#one-key-table. Parts of the daemon are given their group. Times are in seconds, whatever the
-unit of the key. Fields without a key are derived. Meanings are for operators: one sentence, no class names.
+A field declares the key that sets it, and `keys` makes the table of keys from these declarations. So a new key needs
+only a field here, and code that uses it. Rules: configuration#one-key-table. Each part of the daemon is given only its
+group of the settings. Times are in seconds, whatever the unit of the key. Fields without a key are derived. The text of
+a key is for operators: one sentence, without names of classes.
 
-Keys under ``mld.`` and `cloudWatchEndpoint` are ours (no KCL can read several streams from a properties file): Java
-does not read them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java.
+Keys that begin with ``mld.`` and `cloudWatchEndpoint` are not KCL's (no KCL can read several streams by a properties
+file). Java ignores them, so that one file can serve both daemons. The `proxyUrl` of a client is not KCL's either, but
+Java refuses to start with it.
 """
 
-# Annotations are evaluated here, as `keytypes.declared_in` finds the groups by the types of the fields.
+# This module must not postpone its annotations: `declaring.declared_in` finds the groups by the types of the fields.
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -47,18 +49,18 @@ STREAM_PREFIX = "mld.stream."
 STREAMS_NAMED_MAX = 5
 _LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
 
-FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; below this nothing can keep up
+FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; no table could keep up with less
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
 MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
-PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
-FILES_PER_CHILD = 6  # three pipes and a handle of the child's process, and a connection to Kinesis at times
-CHILDREN_PER_SHARD_MAX = 64  # processes; a shard gives 1,000 records a second, so that each may take 64 ms for one
-POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory, a deploy
+PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards, half of Java's limit for each; far below the RAM of a small host
+FILES_PER_CHILD = 6  # three pipes, a handle of the child's process, and at times a connection to Kinesis
+CHILDREN_PER_SHARD_MAX = 64  # a shard has 1,000 records a second; with this many children each may take 64 ms
+POISON_ATTEMPTS_MIN = 2  # a single failure may have any cause: a signal, full memory, a deployment
 METRICS_PERIOD_MILLIS_MIN = 1_000
-CLOUDWATCH_PERIOD_MILLIS = 60_000  # what CloudWatch resolves; Java's 10 s make six times the requests of it
-RESTART_PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
-RESTARTS_MAX = 5  # with pauses of 31 s in sum: longer than most resources that a processor needs are away
-FORMER_WAIT_S = 3600.0  # a list that was written wrongly is noticed within it; rows are cheap to keep
+CLOUDWATCH_PERIOD_MILLIS = 60_000  # the resolution of CloudWatch; with Java's 10 s there are six times as many requests
+RESTART_PAUSE_MAX_S = 300.0  # after a repair, the processor is started again within this time
+RESTARTS_MAX = 5  # the pauses add up to 31 s, longer than most outages of what a processor needs
+FORMER_WAIT_S = 3600.0  # time to notice a mistake in the list; keeping rows costs little
 
 BOOL, CHOICE, DOUBLE, DURATION = ValueKind.BOOL, ValueKind.CHOICE, ValueKind.DOUBLE, ValueKind.DURATION
 INT, LONG, TEXT, URL = ValueKind.INT, ValueKind.LONG, ValueKind.TEXT, ValueKind.URL
@@ -77,11 +79,13 @@ def _of_stream(name: str, kind: ValueKind, meaning: str, **more: Any) -> Any:
 # fmt: off
 @dataclass(frozen=True, slots=True)
 class StreamSetting:
-    """One stream of the list; None is what the keys without a stream's name say.
+    """One stream of the list. A field is None if the stream has no key for it; then the key without a stream's name
+    applies.
 
-    `name` is its name in the list: the stream's own, or a label if there is an `arn`. `epoch`, in seconds, is the part
-    of its identifier in the lease table; None: what the table has, else the time of its creation. `initial_position` is
-    that of the application if the stream has none of its own.
+    `name` is the name in the list: the stream's own name, or a label if there is an `arn`. `epoch` is the last part of
+    the stream's identifier in the lease table, usually epoch seconds. If it is None, the epoch in the table is used,
+    else the time of the stream's creation. `initial_position` is that of the application if the stream has none of its
+    own.
     """
 
     name: str
@@ -110,12 +114,12 @@ class StreamSetting:
 
     @property
     def account(self) -> str | None:
-        """The account in the ARN; None: that of the credentials."""
+        """The account in the ARN; None without an ARN: then it is the account of the credentials."""
         return None if self.arn is None else self.arn.account
 
     @property
     def region(self) -> str | None:
-        """The region in the ARN; None: that of Kinesis."""
+        """The region in the ARN; None without an ARN: then it is the region of Kinesis."""
         return None if self.arn is None else self.arn.region
 
 
@@ -145,7 +149,9 @@ class LeaseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """How workers report their load, how the leader assigns leases, and which generations of workers there are."""
+    """How workers report their load, how the leader assigns leases, and which generations of workers share the
+    application.
+    """
 
     assignment_interval_s: float = key("leaseAssignmentIntervalMillis", MILLIS, Section.LEASES,
         "Interval of the leader's lease assignment.", default_text="twice failoverTimeMillis", minimum=1,
@@ -173,7 +179,7 @@ class FleetSettings:
     client_version: ClientVersionConfig | None = key("clientVersionConfig", CHOICE, Section.COORDINATOR,
         "Which generations of workers share the application.", choices=ClientVersionConfig,
         default_text="what the lease table shows: 3X, but not in a table that only KCL 2.x has written")
-    """None: what the lease table shows."""
+    """None if the lease table decides."""
     migrates_to_lease_table: bool = key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
         "Second phase of the migration to a single table.", default=False,
         note="Only a Java leader moves the rows.")
@@ -191,7 +197,9 @@ class FleetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSettings:
-    """The record processor, and how the consumer of a shard treats it and waits. The times may change in a run."""
+    """The record processor, and how the consumer of a shard treats it. The time limits and pauses may change while the
+    daemon runs.
+    """
 
     command: str = key("executableName", TEXT, Section.DAEMON,
         "Command of the record processor, split at spaces (no quotes, no shell).", default_text="required",
@@ -233,7 +241,9 @@ class ChildSettings:
 
     @property
     def failures_max(self) -> int | None:
-        """Failures without checkpoint progress after which the daemon ends; None: it never does."""
+        """After how many failures without checkpoint progress the daemon ends; None if it never ends because of
+        failures.
+        """
         match self.failure_policy:
             case ChildFailurePolicy.PARK:
                 return None
@@ -245,7 +255,9 @@ class ChildSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSettings:
-    """How shards are listed and their rows made and deleted, and what becomes of streams that left the list."""
+    """How shards are listed, how their rows are created and deleted, and what happens to streams that are no longer in
+    the list.
+    """
 
     sync_interval_s: float = key("shardSyncIntervalMillis", MILLIS, Section.LEASES,
         "Pause after a shard sync; not the period of the leader's audit.", default=60_000, minimum=1)
@@ -269,7 +281,7 @@ class ShardSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """How records are fetched. `by_fan_out` is the mode in effect."""
+    """How records are fetched. `by_fan_out` says whether enhanced fan-out is used."""
 
     mode: RetrievalMode = key("retrievalMode", CHOICE, Section.POLLING,
         "DEFAULT polls if a polling key is present and else uses fan-out.", default=RetrievalMode.DEFAULT,
@@ -291,7 +303,7 @@ class ReaderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOutSettings:
-    """The consumer of enhanced fan-out, and how patiently it is found or registered."""
+    """The consumer of enhanced fan-out, and how often the daemon tries to find or register it."""
 
     consumer_name: str = key("fanoutConfig.consumerName", TEXT, Section.FANOUT, "Consumer to find or register.",
         default_text="applicationName", shown_as=Shown.FULL)
@@ -309,7 +321,7 @@ class FanOutSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """Where metrics go, which, and how often."""
+    """Which metrics are sent, where, and how often."""
 
     outputs: tuple[MetricsOutput, ...] = key("mld.metrics", ValueKind.CHOICES, Section.METRICS,
         "Where metrics go: CloudWatch, scrapers of /metrics of mld.http; none is nowhere.",
@@ -328,13 +340,13 @@ class MetricsSettings:
 
     @property
     def are_sent(self) -> bool:
-        """Whether anything is to be sent to CloudWatch."""
+        """Whether metrics are sent to CloudWatch."""
         return MetricsOutput.CLOUDWATCH in self.outputs and self.level is not MetricsLevel.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings:
-    """Where the running daemon can be asked."""
+    """Where the running daemon serves HTTP and commands, and where it posts alerts."""
 
     http: ListenAddress | None = key("mld.http", ValueKind.LISTEN, Section.OWN,
         "Where the status page, the probes and the metrics are served: host:port. They only read, and ask for no "
@@ -352,7 +364,7 @@ class ServingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSettings:
-    """What is done with records that were written through the Glue Schema Registry."""
+    """How records that were written through the Glue Schema Registry are delivered."""
 
     mode: SchemaMode = key("mld.schemaRegistry", CHOICE, Section.OWN,
         "Records of the Glue Schema Registry: as they are (off), frames taken off (strip), Avro as JSON too (json).",
@@ -367,7 +379,7 @@ class SchemaSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How one service of AWS is reached. `region` None: only a profile or instance metadata can tell."""
+    """How one service of AWS is reached. `region` is None if only a profile or the instance metadata has it."""
 
     credentials: CredentialsChain
     region: str | None
@@ -400,7 +412,7 @@ def _client(service: str, prefix: str, credentials: Key, endpoint: Key) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """A table of DynamoDB: its name, and how it is made if it is missing."""
+    """A table of DynamoDB: its name, and how it is created if it is missing."""
 
     name: str
     billing_mode: BillingMode
@@ -412,7 +424,7 @@ class TableSettings:
 
 
 def _legacy_table(stem: str, bean: str, table: str, default_name: str) -> Any:
-    """Declare a legacy table (configuration#derived-names): the key of its name, and those for creating it."""
+    """Declare a legacy table (configuration#derived-names): the key for its name, and the keys for creating it."""
 
     def of(field: str, suffix: str, kind: ValueKind, meaning: str, default: object, **more: Any) -> Key:
         name = stem + suffix
@@ -439,11 +451,12 @@ def _legacy_table(stem: str, bean: str, table: str, default_name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a properties file means. `worker_id` is None when absent: the daemon then makes one up at each start.
+    """All settings of a properties file. `worker_id` is None if the file has none: then the daemon makes an id at each
+    start.
 
-    `region_name` is the general region, None if only a profile or instance metadata can tell; each client has the one
-    that it uses. `stream_name` is resolved from the ARN. If `is_multi_stream`, `stream_name` is empty and `stream_arn`
-    None; with a `streams_file`, `streams` are those of the start.
+    `region_name` is the general region; it is None if only a profile or the instance metadata has it. Each client has
+    the region that it uses. `stream_name` is the name in the ARN if there is one. If `is_multi_stream`, `stream_name`
+    is empty and `stream_arn` is None. With a `streams_file`, `streams` are the streams in it at the start.
     """
 
     strict: bool = key("mld.strict", BOOL, Section.OWN, "Treat every warning about this file as an error.",
@@ -536,12 +549,12 @@ class Settings:
 
     @property
     def is_multi_stream(self) -> bool:
-        """Whether the lease table has the form for several streams, be it for one only."""
+        """Whether the lease table has the form for several streams, even if the list has only one."""
         return bool(self.streams)
 
     @property
     def stream_title(self) -> str:
-        """The stream, or the first of several, for people."""
+        """The name of the stream, or the names of the first of several streams, for people."""
         if not self.streams:
             return self.stream_name
         names = [one.name for one in self.streams]

@@ -1,7 +1,8 @@
-"""Which settings of Spark and options of its sinks are shown, as free-form keys belong to another program.
+"""Decides which settings of Spark and options of its sinks are shown. Their names are free, because they belong to
+another program.
 
-Any of them may carry a password: they are hidden but for those listed here, whose meaning leaves no room for one.
-Rules: configuration#hidden-values. Pure.
+Any of them may contain a password. So they are hidden, except those listed here, which cannot contain one. Rules:
+configuration#hidden-values. Pure.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ _CONF_SHOWN = [
     "spark.ui.port*",
     "spark.ui.retained*",
 ]
-"""Settings of Spark itself; never a whole family of which some member takes what is secret."""
+"""Patterns of Spark's own settings that are shown. No pattern matches a setting that may be secret."""
 _CONF_JVM_OPTIONS = frozenset(
     f"spark.{side}.{kind}JavaOptions" for side in ("driver", "executor") for kind in ("default", "extra")
 )
-_CATALOG = "spark.sql.catalog."  # `<name>` is a class, `<name>.<property>` its settings, credentials among them
+_CATALOG = "spark.sql.catalog."  # `<name>` is a class; `<name>.<property>` are its settings, which include credentials
 _CATALOG_PROPERTIES = frozenset({"type", "warehouse", "uri", "catalog-impl", "io-impl", "s3.endpoint"})
 _OPTIONS = frozenset(
     {
@@ -118,5 +119,7 @@ def conf_shown(name: str) -> Shown:
 
 
 def option_shown(name: str) -> Shown:
-    """Return how the value of `mld.spark.sink.<sink>.options.<name>` is shown; Spark takes these names in any case."""
+    """Return how the value of `mld.spark.sink.<sink>.options.<name>` is shown. Spark accepts these names in upper and
+    lower case.
+    """
     return Shown.PLACE if name.lower() in _OPTIONS else Shown.HIDDEN

@@ -1,9 +1,9 @@
-"""Lines of a file -> the checked keys of the Spark processor, `mld.spark.*`, with all defaults.
+"""`read`: reads and checks the keys of the Spark processor, `mld.spark.*`, and fills in all defaults.
 
-They are in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts on
-them. Four groups have free names: `mld.spark.sink.<name>.<property>`, `mld.spark.table.<name>`,
-`mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. A table is a sink of that name with the
-format iceberg. Pure: `loader` and the processor read.
+These keys are in the same file as the daemon's own keys, and the daemon checks them at its start, but only the
+processor acts on them. In four groups users choose a part of the name: `mld.spark.sink.<name>.<property>`,
+`mld.spark.table.<name>`, `mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. A table is a
+sink of that name with the format iceberg. Pure: `loader` and the processor read the files.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ TRANSFORM = re.compile(
     r"(?P<transform>years?|months?|days?|hours?|(?:bucket|truncate)(?=\(\s*\d))"
     r"\(\s*(?P<number>\d+\s*,)?\s*(?P<column>\w[\w.]*)\s*\)"
 )
-"""What a table of Iceberg may be partitioned by besides columns."""
+"""Matches a transform of Iceberg, by which a table may be partitioned besides columns."""
 BETWEEN_COLUMNS = re.compile(r",(?![^()]*\))")
-"""A comma of partitionBy that is not one of a transform."""
+"""Matches a comma of partitionBy that is not inside a transform."""
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
 _OF_SINKS = f"{SINK_PREFIX}<name>."
 _SINK_PROPERTIES = tuple(key.name.removeprefix(_OF_SINKS) for key in KEYS if key.name.startswith(_OF_SINKS))
@@ -45,15 +45,18 @@ _SINK_KEY = re.compile(
     re.ASCII,
 )
 _PADDED, _QUOTED = re.compile(r"\b(?:var)?char(?:acter)?\s*\(", re.IGNORECASE), re.compile(r"([`'\"]).*?\1", re.DOTALL)
-"""Types that Spark has for columns of tables only; and names and comments, in which they are words."""
+"""`_PADDED` matches types that Spark has only for columns of tables. `_QUOTED` matches names and comments, in which the
+same words are harmless."""
 CHOICES = {"writers": ("one", "shared"), "files": ("one", "many")}
-"""Properties of a sink that have few values; the first of each is the default."""
+"""Properties of a sink that accept only these values; the first value is the default."""
 
 
 def read(
     file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]], sources: Sources
 ) -> SparkLines:
-    """Return every line of the file and every override whose key begins with `mld.spark.`; the last of a key counts."""
+    """Read every line of the file and every override whose key begins with `mld.spark.`; the last one for a key
+    counts.
+    """
     remarks: list[Remark] = []
     values: dict[str, object] = {key.name.removeprefix(PREFIX): key.default for key in _FIXED.values()}
     places: dict[str, str] = {}
@@ -110,6 +113,7 @@ def read(
 
 
 def _key_of(name: str) -> Key | None:
+    """Return the key that a name means, with how its value is shown; None if it is no key."""
     if name in _FIXED:
         return _FIXED[name]
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
@@ -126,6 +130,7 @@ def _key_of(name: str) -> Key | None:
 
 
 def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None:
+    """Add the value of a key to its sink, which is created by its first key."""
     match = _SINK_KEY.fullmatch(name, len(SINK_PREFIX))
     assert match is not None
     sink = sinks.setdefault(match["sink"], SinkLines(match["sink"], place))
@@ -136,15 +141,17 @@ def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None
 
 
 def _unknown(name: str, place: str) -> Remark:
-    """Make a remark on a name that is no key. A misspelled key is an error: its sink would run without it."""
+    """Return the remark on a name that is not a key. A misspelled key is an error, because the processor would run
+    without it.
+    """
     if removed := REMOVED.get(re.sub(r"^sink\.[^.]+", "sink.<name>", name.removeprefix(PREFIX))):
         level, remedy = removed
-        said = (
+        message = (
             "is a key of mld 0.2 and is ignored"
             if level is Level.WARNING
             else "is a key of mld 0.2 and no longer there"
         )
-        return Remark(level, name, place, said, remedy)
+        return Remark(level, name, place, message, remedy)
     if name.startswith(SINK_PREFIX):
         remedy = f"a sink has {', '.join(_SINK_PROPERTIES)}: write {SINK_PREFIX}<name>.<one of these>"
     elif name.startswith(TABLE_PREFIX):
@@ -160,7 +167,7 @@ def _unknown(name: str, place: str) -> Remark:
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
-    """Check keys against each other, and fill in the defaults that depend on others."""
+    """Check keys against each other, and fill in the defaults that depend on other keys."""
     remarks: list[Remark] = []
 
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:

@@ -1,6 +1,8 @@
-"""Catalogs of Iceberg and their tables, `mld.spark.catalog.*` and `mld.spark.table.*`: what does not fit together.
+"""`problems`: checks Iceberg's catalogs and their tables, `mld.spark.catalog.*` and `mld.spark.table.*`, against each
+other.
 
-Four kinds, each with what it needs; every other property goes to Iceberg as it is. Pure.
+A catalog has one of four kinds, each with required properties. All other properties are passed to Iceberg as they are.
+Pure.
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from mld.properties.shown_of_spark import conf_shown
 from mld.properties.spark_names import CATALOG_PREFIX, TABLE_PREFIX
 
 TABLE = re.compile(r"[^\s./`]+(?:\.[^\s./`]+){2,}")
-"""catalog.schema.table; a schema may have several parts."""
+"""Matches catalog.schema.table; a schema may have several parts."""
 NEEDS = {"glue": ("warehouse",), "rest": ("uri",), "jdbc": ("uri", "warehouse"), "hadoop": ("warehouse",)}
-"""Kinds of catalogs, with the properties that each must have."""
+"""The kinds of catalogs, with the properties that each of them requires."""
 NO_ATOMIC_RENAME = re.compile(r"\s*(?:s3[an]?|gs|wasbs?|abfss?|oss|cos)://", re.IGNORECASE)
 Problem = tuple[str, str, str]
-"""Key, what is wrong, and the remedy."""
+"""The key, what is wrong with it, and the remedy."""
 
 
 def catalog_shown(property_: str) -> Shown:
-    """Show a property as the same one of a catalog among the settings of Spark."""
+    """Show a property of a catalog in the same way as `spark.sql.catalog.<catalog>.<property>` among the settings of
+    Spark.
+    """
     return conf_shown(f"spark.sql.catalog.c.{property_}")
 
 
@@ -32,7 +36,7 @@ def problems(
     sinks: Mapping[str, Mapping[str, str]],
     conf: Mapping[str, str],
 ) -> Iterator[Problem]:
-    """Yield what does not fit together; `sinks` are the properties of the sinks as they were given."""
+    """Yield the problems of tables and catalogs. `sinks` has the properties of the sinks as they are in the file."""
     for name, table in tables.items():
         key = f"{TABLE_PREFIX}{name}"
         if not TABLE.fullmatch(table):
@@ -54,12 +58,13 @@ def problems(
 
 
 def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the problems of one catalog."""
     if f"spark.sql.catalog.{catalog}" in conf:
         yield prefix, f"and mld.spark.conf.spark.sql.catalog.{catalog} are the same catalog", "keep one of them"
     kind = given.get("type", "")
     if kind not in NEEDS:
-        said = "is no kind of a catalog" if kind else "is missing"
-        yield f"{prefix}.type", said, f"write {', '.join(list(NEEDS)[:-1])} or {list(NEEDS)[-1]}"
+        message = "is no kind of a catalog" if kind else "is missing"
+        yield f"{prefix}.type", message, f"write {', '.join(list(NEEDS)[:-1])} or {list(NEEDS)[-1]}"
         return
     for needed in NEEDS[kind]:
         if not given.get(needed):

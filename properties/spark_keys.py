@@ -1,7 +1,7 @@
-"""The table of the Spark processor's keys, and of those that an earlier version knew.
+"""The table of the Spark processor's keys, and the table of keys of an earlier version.
 
-`spark` reads the lines of a file by it, and docs/use/configuration.md is made of it. The text of a key is for
-operators.
+`spark` uses it to read the lines of a file, and docs/use/configuration.md is generated from it. The text of a key is
+for operators.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mld.properties.value_kinds import ValueKind
 MEBIBYTE = 1024 * 1024
 CHOICE, LONG, TEXT = ValueKind.CHOICE, ValueKind.LONG, ValueKind.TEXT
 BATCH_BYTES = 192 * MEBIBYTE
-"""Each batch has Spark plan and compile anew, which costs the CPU time of some 10,000 records."""
+"""The default size is large because Spark plans and compiles for each batch, which costs the CPU time of some 10,000
+records."""
 KEYS: tuple[Key, ...] = (
     _key("pipeline", TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
          "working directory.", default_text="required", shown_as=Shown.PLACE),
@@ -141,4 +142,5 @@ REMOVED: Mapping[str, tuple[Level, str]] = {
     "retryBackoffMillis": (Level.ERROR, "remove it: the second attempt is after 0.5 s, the next after 1 s, and so on"),
     "glue.endpoint": (Level.WARNING, "it was for glueTable; Iceberg has mld.spark.catalog.<catalog>.glue.endpoint"),
 }
-"""Keys of mld 0.2, by the name after `mld.spark.`: whether the start is refused or they are ignored, and the remedy."""
+"""Keys of mld 0.2, by the name after `mld.spark.`, each with a level and the remedy: with ERROR the daemon does not
+start, with WARNING the key is ignored."""

@@ -1,4 +1,6 @@
-"""What the file says to the Spark processor, as values: its keys, sinks, catalogs, settings of Spark, and remarks."""
+"""`SparkLines`: the configuration of the Spark processor as values: its keys, sinks, catalogs, settings of Spark, and
+remarks.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from mld.properties.spark_names import PREFIX
 
 @dataclass(slots=True)
 class SinkLines:
-    """What the file says about one sink, as text; `place` is that of its first line."""
+    """The keys of one sink in the file, as text. `place` is the place of the first of them."""
 
     name: str
     place: str
@@ -22,8 +24,8 @@ class SinkLines:
 
 @dataclass(frozen=True, slots=True)
 class SparkLines:
-    """All keys of the processor: values by the name after `mld.spark.`, with defaults filled in (None where there is
-    none)."""
+    """All keys of the processor. `values` has the values by the name after `mld.spark.`, with all defaults; None for a
+    key without a default."""
 
     values: Mapping[str, Any]
     sinks: tuple[SinkLines, ...]
@@ -32,13 +34,13 @@ class SparkLines:
     catalogs: Mapping[str, Mapping[str, str]]
     """Properties of each catalog of tables, which may be secret."""
     shown: Mapping[str, tuple[str, str]]
-    """Text fit for a log, and place, of every key given."""
+    """For every given key: the text that may be logged, and the place."""
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The value of every key given, which may be secret."""
+    """The value of every given key, which may be secret."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def pipeline_is_given(self) -> bool:
-        """Also true for a bad value, which has a remark of its own."""
+        """Whether the file names a pipeline; also true if its value is bad, about which there is a remark."""
         name = f"{PREFIX}pipeline"
         return name in self.shown or any(remark.key == name for remark in self.remarks)

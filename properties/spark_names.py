@@ -1,4 +1,4 @@
-"""How keys of the Spark processor are named: their prefixes, and the key that a name after `mld.spark.` declares."""
+"""The prefixes of the Spark processor's keys, and a function that declares such a key."""
 
 from __future__ import annotations
 
@@ -14,4 +14,5 @@ CONF_PREFIX = f"{PREFIX}conf."
 
 
 def key_named(name: str, kind: ValueKind, meaning: str, default: object = None, **more: object) -> Key:
+    """Declare the key `mld.spark.<name>`."""
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, **more)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Refuses places that a sink cannot have: two sinks in one place, or plain files where readers would never see them.
+"""Refuses places that a sink must not have: the place of another sink, or a directory whose readers would never see
+plain files.
 
-Two sinks in one place would have the same marks, so one would skip what the other has written. Pure; `exists` is passed
-in.
+A sink keeps marks of what it has written beside its rows. Two sinks in one place would have the same marks, so one
+would skip what the other has written. Pure; `exists` is passed in.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from mld.properties.spark_lines import SinkLines, SparkLines
 from mld.properties.spark_names import PREFIX, SINK_PREFIX
 
 PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
-"""Formats of a sink whose marks are where its rows are."""
+"""Formats of which a sink keeps its marks beside its rows."""
 FILES = PLACED[:6]
 TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
-"""Directories by which Spark's readers know the files of a table, whatever else is there."""
+"""Directories that list the files of a table. If one of them exists, Spark's readers see only the files that it
+lists."""
 JDBC = "jdbc"
 
 
 def shared_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
-    """Refuse two sinks in one place: they would have the same marks: what one has written, the other would be taken
-    to have.
+    """Refuse two sinks in one place: they would have the same marks, and what one has written would count as written by
+    the other. Also refuse a spool or dead letters in the place of a sink.
     """
     letters = values["deadLetter"]
     taken = {spelled(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
@@ -49,7 +51,7 @@ def shared_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], 
 
 
 def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[Remark]:
-    """Refuse plain files in a local directory whose readers would never see them."""
+    """Refuse to write plain files into a local directory whose readers would never see them."""
     places = [
         (f"{SINK_PREFIX}{sink.name}.path", sink.values.get("path", ""), sink.place)
         for sink in lines.sinks
@@ -71,7 +73,9 @@ def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> 
 
 
 def _where(sink: SinkLines) -> str | None:
-    """Return where a sink keeps its marks, to compare it with others; None if that is for each sink by itself."""
+    """Return the place where a sink keeps its marks, for the comparison with other sinks; None if its marks cannot be
+    those of another sink.
+    """
     format_ = sink.values.get("format", PLACED[0]).lower()
     if format_ == JDBC:
         options = {name.lower(): value for name, value in sink.options.items()}
@@ -87,7 +91,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def spelled(path: str) -> str:
-    """Return one spelling of a path or URI."""
+    """Return a path or URI in a uniform spelling, so that equal places have equal texts."""
     scheme, colon, rest = path.partition("://")
     if not colon:
         return posixpath.normpath(path.removeprefix("file:"))

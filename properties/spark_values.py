@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Format(Enum):
-    """What a record's data is."""
+    """The format of a record's data."""
 
     BINARY = "binary"
     JSON = "json"

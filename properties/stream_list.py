@@ -1,9 +1,9 @@
-"""The list of streams -> a `StreamSetting` for each. Pure: `loader` reads the files.
+"""`streams_of`: makes a `StreamSetting` of each stream in the list of streams. Pure: `loader` reads the files.
 
 Rules: configuration#several-streams. The names are in `mld.streams`, or in a file of their own, `mld.streamsFile`,
-which the daemon reads again and again: its grammar is that of the properties file, with a line for each stream that is
-just its name, and lines `mld.stream.<name>.<property> = value`. What a stream has besides may be in either file, once.
-A list with one problem is no list: its reader keeps what it has.
+which the daemon reads again and again. The grammar of this file is that of the properties file: a line with just a name
+for each stream, and lines `mld.stream.<name>.<property> = value`. A property of a stream may be in either of the two
+files, but not in both. A list with a problem is not used at all: the daemon keeps the list that it has.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CONSUMER_ARN = re.compile(
 NO_CONSUMER_ARN = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
 NO_TIME = "is not possible: the stream of a DynamoDB table cannot be read from a time on"
 TABLE_EPOCH = 1
-EPOCH_MILLIS_FROM = 10**11  # as seconds this is the year 5138
+EPOCH_MILLIS_FROM = 10**11  # as seconds, this would be in the year 5138; so a larger number is in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class ListFile:
-    """What a file with a list says. `places` are the places of the names, in their order."""
+    """The content of a file with a list. `places` maps the names, in their order, to their places."""
 
     places: Mapping[str, str]
     given: Mapping[str, Given]
@@ -46,7 +46,7 @@ class ListFile:
 
 @dataclass(frozen=True, slots=True)
 class StreamList:
-    """The streams of a list in its order; `secrets` are those of their credentials."""
+    """The streams of a list in its order. `secrets` has the secrets in their credentials."""
 
     streams: tuple[StreamSetting, ...]
     remarks: tuple[Remark, ...] = ()
@@ -55,7 +55,7 @@ class StreamList:
 
 @dataclass(frozen=True, slots=True)
 class StreamsFile:
-    """The file of `mld.streamsFile` and what is needed to read it again. `own` are the keys of streams in the
+    """The file of `mld.streamsFile`, and what is needed to read it again. `own` has the keys of streams that are in the
     properties file."""
 
     path: str
@@ -65,7 +65,7 @@ class StreamsFile:
     sources: Sources = field(repr=False)
 
     def parse(self, data: bytes) -> StreamList:
-        """Return the list that the file has now. Raises ConfigurationError with every problem."""
+        """Return the list in `data`, the present content of the file. Raises ConfigurationError with every problem."""
         name = where(self.path)
         listed = read_list(name, parsed(name, data), self.own, self.sources)
         given = {**self.own, **listed.given}
@@ -82,7 +82,7 @@ class StreamsFile:
 
 
 def parsed(path: str, data: bytes) -> list[FileEntry]:
-    """Return the lines of a file. Raises ConfigurationError."""
+    """Return the entries of a file. Raises ConfigurationError."""
     try:
         return parse(data)
     except GrammarError as error:
@@ -91,7 +91,9 @@ def parsed(path: str, data: bytes) -> list[FileEntry]:
 
 
 def read_list(path: str, entries: list[FileEntry], own: Mapping[str, Given], sources: Sources) -> ListFile:
-    """Return the names and keys in the lines of a list; `own` are the keys of streams in the properties file."""
+    """Return the names and keys in the entries of a list. `own` has the keys of streams in the properties file, which
+    must not be in both files.
+    """
     remarks: list[Remark] = []
     places: dict[str, str] = {}
     lines = []
@@ -132,9 +134,10 @@ def streams_of(
     *,
     list_file: str | None = None,
 ) -> tuple[tuple[StreamSetting, ...], list[Remark]]:
-    """Return the streams whose names have these places, and what is wrong with them or worth knowing.
+    """Return the settings of the streams in `places`, and the remarks on them.
 
-    `given` may hold other keys as well. `list_file`: keys of streams from elsewhere may wait for their names in it.
+    `given` may have other keys, too. With a `list_file`, keys of streams in the properties file may be about names that
+    are not in the list yet.
     """
     remarks = list(_unlisted(places, given, list_file))
     streams = []
@@ -147,6 +150,7 @@ def streams_of(
 
 
 def _unlisted(places: Mapping[str, str], given: Mapping[str, Given], list_file: str | None) -> Iterator[Remark]:
+    """Yield remarks on keys of streams that are not in the list."""
     for spelling, one in given.items():
         name = next((found for key in PATTERN_KEYS if (found := key.name_in(spelling)) is not None), None)
         if name is None or name in places:
@@ -161,6 +165,7 @@ def _unlisted(places: Mapping[str, str], given: Mapping[str, Given], list_file: 
 def _stream(
     name: str, place: str, given: Mapping[str, Given], initial_position: InitialPositionSetting
 ) -> tuple[StreamSetting, list[Remark]]:
+    """Return the settings of one stream, and the remarks on them."""
     remarks: list[Remark] = []
 
     def value(property_name: str) -> object:
@@ -211,7 +216,7 @@ def _stream(
 
 
 def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Iterator[Remark]:
-    """Yield streams that are one and the same, or that no single application can read."""
+    """Yield errors about streams that are listed twice, or that one application cannot read together."""
     partition: tuple[str, str] | None = None
     seen: dict[tuple[str, str], StreamSetting] = {}
     for stream in streams:

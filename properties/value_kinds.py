@@ -1,4 +1,4 @@
-"""The kinds of values that keys have; the text of a kind is its name on the reference page.
+"""`ValueKind`: the kinds of values that keys have.
 
 Rules: configuration#value-conversion.
 """

@@ -1,6 +1,7 @@
-"""Parsers of values, one for each kind: a trimmed text -> the value, or `BadValue` with what is wrong and the remedy.
+"""Parsers of values, one for each kind. Each converts a trimmed text into a value, or raises `BadValue` with the fault
+and the remedy.
 
-A message never repeats the text, which may be secret. Rules: configuration#value-conversion. Pure.
+The message of an error never repeats the text, because it may be secret. Rules: configuration#value-conversion. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TRUE = frozenset({"true", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "no", "n", "off", "0"})
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[fFdD]?", re.ASCII)
-_INTEGER_DIGITS_MAX = 40  # far beyond any long; keeps int() from working on kilobytes of digits
+_INTEGER_DIGITS_MAX = 40  # more than any long has; int() must not work on kilobytes of digits
 _DURATION = re.compile(
     r"P(?:(?P<days>[0-9]+)D)?(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?"
     r"(?:(?P<seconds>[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
@@ -42,12 +43,12 @@ _HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
 PORT_MAX = 65_535
 _DIMENSION_SEPARATORS = re.compile(r"[\s,{}'\"]+")
-# Epoch seconds beyond the year 5138 are milliseconds of a date after 1973.
+# A larger number, as seconds beyond the year 5138, must be milliseconds of a date after 1973.
 EPOCH_SECONDS_MAX = 10**11
 
 
 class BadValue(ValueError):
-    """The text is no value of its kind. `message` does not repeat it, as it may be secret."""
+    """The text is not a value of its kind. `message` does not repeat the text, because it may be secret."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -108,6 +109,7 @@ def parse_epoch_seconds(text: str) -> InitialPositionSetting:
 
 
 def parse_duration(text: str) -> timedelta:
+    """Parse an ISO-8601 duration of days, hours, minutes and seconds."""
     match = _DURATION.fullmatch(text)
     parts = {unit: value for unit, value in match.groupdict().items() if value is not None} if match else {}
     if not parts:
@@ -146,6 +148,7 @@ def parse_region(text: str) -> str:
 
 
 def _http_url(text: str) -> SplitResult | None:
+    """Return the parts of an http or https URL with a host; None for any other text."""
     try:
         parts = urlsplit(text)
         complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or True)
@@ -168,7 +171,7 @@ def parse_stream_arn(text: str) -> StreamArn | None:
 
 
 def parse_stream_names(text: str) -> tuple[str, ...]:
-    """Return names of streams, or labels of the user's for them; each once."""
+    """Return the names of streams, or labels that the user has chosen for them. Refuse a name that occurs twice."""
     names = tuple(name.strip() for name in text.split(","))
     for number, name in enumerate(names, start=1):
         if not STREAM_NAME.fullmatch(name):
@@ -218,8 +221,8 @@ def parse_processes(text: str) -> int:
 
 
 def parse_dead_letter(text: str) -> DeadLetter:
-    """Parse a key of our own: Java's daemon ends at the first failure, and has no dead letter."""
-    if not text:  # letters would go to the working directory
+    """Parse the value of mld.deadLetter. Java has no such key: its daemon ends at the first failure."""
+    if not text:  # an empty path would mean the working directory
         raise _no_dead_letter("is empty")
     if text.startswith("s3://"):
         bucket, _, prefix = text.removeprefix("s3://").partition("/")

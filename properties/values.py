@@ -1,4 +1,4 @@
-"""The closed sets and small values that keys convert to (configuration#value-conversion)."""
+"""The enums and small values to which keys are converted (configuration#value-conversion)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _TABLE_STREAM_ARN = re.compile(
 )
 AUTO = "auto"
 ONE_FOR_EACH_CPU = 0
-"""Of mld.processes, as a number: as many as the CPUs that this process may use."""
-PROCESSES_MAX = 256  # each has an interpreter of its own, 60 MB
+"""The value of mld.processes for `auto`: as many workers as CPUs that this process may use."""
+PROCESSES_MAX = 256  # each process has an interpreter of its own, about 60 MB
 SOCKET_OFF = "off"
-"""The value of a SOCKET key that asks for none."""
+"""The value of a SOCKET key with which no socket is created."""
 _PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("us-isob-", "aws-iso-b"), ("us-iso-", "aws-iso"))
-"""Prefixes of regions, and the partitions that they are in; every other region is in ``aws``."""
+"""Prefixes of the names of regions, and the partitions of these regions; every other region is in ``aws``."""
 
 
 class RetrievalMode(Enum):
-    """How records are fetched; DEFAULT leaves the choice to the keys given (see `derive`)."""
+    """How records are fetched. With DEFAULT, the presence of polling keys decides (see `derive`)."""
 
     DEFAULT = "DEFAULT"
     POLLING = "POLLING"
@@ -39,14 +39,14 @@ class MetricsLevel(Enum):
 
 
 class MetricsOutput(Enum):
-    """A way in which metrics leave the daemon."""
+    """Where metrics go."""
 
     CLOUDWATCH = "cloudwatch"
     PROMETHEUS = "prometheus"
 
 
 class ClientVersionConfig(Enum):
-    """Which generation of workers the lease table is shared with."""
+    """Which generations of workers share the lease table."""
 
     COMPATIBLE_WITH_2X_PHASE1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
     COMPATIBLE_WITH_2X = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
@@ -59,7 +59,7 @@ class BillingMode(Enum):
 
 
 class MetadataLayout(Enum):
-    """Where the rows are that are not leases."""
+    """Where rows other than leases are stored: the leader's lock, workers' reports."""
 
     AUTO = "auto"
     LEGACY = "legacy"
@@ -82,7 +82,9 @@ class LogLevel(Enum):
 
 
 class ChildFailurePolicy(Enum):
-    """What a child that keeps failing stops: its shard; in the end, the daemon; or at once, the daemon (as Java)."""
+    """What happens if a child keeps failing: only its shard stops (PARK), the daemon ends after some restarts
+    (RESTART), or it ends at the first failure, as in Java (EXIT).
+    """
 
     PARK = "park"
     RESTART = "restart"
@@ -91,14 +93,14 @@ class ChildFailurePolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where a server of ours listens. Port 0 leaves the choice to the system."""
+    """The address at which a server of the daemon listens. With port 0 the system chooses a port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody outside this machine can call."""
+        """Whether only this machine can connect to the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -109,7 +111,7 @@ class ListenAddress:
 
 
 class DeadLetterKind(Enum):
-    """Where records are set aside; the value is what an operator calls it."""
+    """The kind of place where records are set aside; the value is the word for operators."""
 
     DIRECTORY = "directory"
     S3 = "bucket"
@@ -121,7 +123,7 @@ class DeadLetterKind(Enum):
 class DeadLetter:
     """The place of `mld.deadLetter`: `name` is a path, a bucket (with the `prefix` of its keys), an ARN or a URL.
 
-    `region` is that in the ARN or URL; None: that of Kinesis.
+    `region` is the region in the ARN or URL; None if there is none: then it is the region of Kinesis.
     """
 
     kind: DeadLetterKind
@@ -135,7 +137,9 @@ class DeadLetter:
 
 
 class FormerStreams(Enum):
-    """What becomes of a stream that is no longer in the list: read on; rows kept; or rows deleted after a wait."""
+    """What happens to a stream that is no longer in the list: it is read on (KEEP), its rows are kept (STOP), or they
+    are deleted after a wait (DELETE).
+    """
 
     KEEP = "keep"
     STOP = "stop"
@@ -143,23 +147,23 @@ class FormerStreams(Enum):
 
 
 class SchemaMode(Enum):
-    """What becomes of records with the frame of the Glue Schema Registry."""
+    """How records with the frame of the Glue Schema Registry are delivered."""
 
     OFF = "off"
-    """They are delivered as they came."""
+    """Records are delivered as they came."""
     STRIP = "strip"
-    """The frame is taken off, and the payload inflated."""
+    """The frame is removed, and a compressed payload is decompressed."""
     JSON = "json"
-    """As strip, and Avro data becomes JSON text."""
+    """Like STRIP, and Avro data is converted to JSON text."""
 
 
 class SchemaErrors(Enum):
-    """What becomes of a framed record whose schema cannot be had, or whose payload cannot be read."""
+    """What happens to a framed record whose schema is not available, or whose payload cannot be read."""
 
     DELIVER = "deliver"
-    """It is delivered as it came, with a key that says why."""
+    """The record is delivered as it came, with a key that says why."""
     FAIL = "fail"
-    """Its batch waits."""
+    """The batch of the record waits."""
 
 
 class InitialPositionKind(Enum):
@@ -170,7 +174,7 @@ class InitialPositionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InitialPositionSetting:
-    """Where shards without a lease start; `timestamp_s` (epoch seconds) belongs to AT_TIMESTAMP only."""
+    """Where shards without a lease start. `timestamp_s` (epoch seconds) is set only for AT_TIMESTAMP."""
 
     kind: InitialPositionKind
     timestamp_s: int | None = None
@@ -183,13 +187,13 @@ class InitialPositionSetting:
 
 
 def partition_of(region: str) -> str:
-    """Return the second part of the ARNs of a region."""
+    """Return the partition of a region, the second part of its ARNs."""
     return next((partition for prefix, partition in _PARTITIONS if region.startswith(prefix)), "aws")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamArn:
-    """The ARN of a stream; `text` is the whole of it, `name` the stream's name.
+    """The ARN of a stream. `text` is the whole ARN, `name` the name of the stream.
 
     The stream of a DynamoDB table has the name that Amazon's adapter gives it: ``REGION$ACCOUNT$TABLE$LABEL``, with
     underscores for the colons of the label.
@@ -201,15 +205,15 @@ class StreamArn:
 
     @classmethod
     def parse(cls, text: str) -> StreamArn | None:
-        """Return the stream of an ARN, or of a consumer's ARN; None if it is neither
-        (configuration#stream-identity).
+        """Parse the ARN of a stream, or that of a fan-out consumer, which contains the stream's. Return None if `text`
+        is neither (configuration#stream-identity).
         """
         match = _STREAM_ARN.fullmatch(text)
         return None if match is None else cls(match["stream"], match["region"], match["name"])
 
     @classmethod
     def parse_source(cls, text: str) -> StreamArn | None:
-        """Return what `parse` reads, or the stream of a DynamoDB table; None if it is neither."""
+        """Parse an ARN as `parse` does, or the ARN of a DynamoDB table's stream. Return None if `text` is neither."""
         match = _TABLE_STREAM_ARN.fullmatch(text)
         if match is None:
             return cls.parse(text)
@@ -218,25 +222,25 @@ class StreamArn:
 
     @property
     def is_of_table(self) -> bool:
-        """Whether it is the stream of a DynamoDB table."""
+        """Whether this is the stream of a DynamoDB table."""
         return self.text.split(":")[2] == "dynamodb"
 
     @property
     def partition(self) -> str:
-        """The part of AWS that shares no names and no users with others: `aws`, `aws-cn`, …"""
+        """The partition in the ARN: `aws`, `aws-cn`, … Partitions of AWS share neither names nor users."""
         return self.text.split(":")[1]
 
     @property
     def regions_partition(self) -> str | None:
-        """The partition that its region belongs to where the ARN names another one, of those that are told apart by the
-        names of their regions; None if they agree."""
+        """The partition to which the region belongs, if the ARN names another one. None if they agree, or if the ARN's
+        partition is not one that can be recognized by the names of its regions."""
         of_region = partition_of(self.region)
         names = {"aws", *(name for _, name in _PARTITIONS)}
         return of_region if self.partition != of_region and self.partition in names else None
 
     @property
     def account(self) -> str:
-        """The account of the stream, 12 digits."""
+        """The account of the stream, with 12 digits."""
         return self.text.split(":")[4]
 
     def __str__(self) -> str:

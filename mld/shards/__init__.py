@@ -1,3 +1,3 @@
-"""Shards and the rows of their leases: the shard graph and sync, ListShards, the end of a shard, the audit, the
-clean-up.
+"""Shards and their lease rows: listing shards, creating missing rows (sync), the end of a shard, the leader's audit of
+the rows, and their clean-up.
 """

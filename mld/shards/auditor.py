@@ -1,11 +1,13 @@
-"""The leader's audit of the lease table: which shards lack a lease, and which rows nobody takes care of.
+"""`Auditor`: the leader's audit of the lease table. It finds shards without a lease, and finished rows that no worker
+deletes.
 
 Rules: shards#audit-schedule and the rules that follow it there. `mld.shards.holes` decides what is wrong, and
-`mld.shards.graph` what to create. A worker that does not lead only asks whether it does.
+`mld.shards.graph` which rows to create. A worker that is not the leader only checks regularly whether it has become the
+leader.
 
-The first audit begins as soon as a worker leads. Each audit scans the table once; it lists the shards only if the scan
-shows something wrong. It creates rows only by a shard sync, and never deletes one: abandoned rows are passed to the
-clean-up.
+The first audit begins as soon as a worker leads. Each audit scans the table once, and lists the shards only if the scan
+shows that something is wrong. An audit creates rows only by a shard sync, and never deletes a row: abandoned rows are
+passed to the clean-up.
 """
 
 from __future__ import annotations
@@ -29,24 +31,24 @@ from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
 
-LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop; it costs nothing, as the election remembers who leads
+LEADERSHIP_POLL_S = 1.0  # as in Java's run loop; the check costs nothing, as the election knows the leader
 RETRY_S = 10.0  # pause after an audit that could not be completed
-FILLS_MAX = 1000  # hash ranges that one audit adds to rows of KCL before 2.3; at about 5 ms each, a few seconds
+FILLS_MAX = 1000  # most hash ranges that one audit adds to rows of KCL before 2.3; takes a few seconds
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What a leader remembers between audits. It is dropped with the leadership."""
+    """What a leader remembers from one audit to the next. A worker forgets it when it no longer leads."""
 
     sightings: Mapping[HashRange, int] = field(default_factory=dict)
-    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # of rows that lack one; None: shard not listed
+    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # for rows without one; None: not listed
     hopeless: frozenset[str] = frozenset()  # missing children that are no longer listed, so they cannot be created
     finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
 
 
 @dataclass(eq=False)
 class Auditor:
-    """Audits the leases of one stream while this worker leads. `run` ends only by cancellation.
+    """Audits the leases of one stream while this worker leads. `run` runs until it is cancelled.
 
     `on_created` is called when there are new rows, `on_abandoned` with each completed row that nobody renews.
     """
@@ -64,7 +66,7 @@ class Auditor:
         self._next_at_s: float | None = None  # None: this worker does not lead
 
     async def run(self) -> None:
-        """Audit as soon as this worker leads, and then every `AUDIT_PERIOD_S` while it does."""
+        """Audit as soon as this worker leads, and then every `AUDIT_PERIOD_S` as long as it leads."""
         while True:
             await self.step(await self.is_leader())
             await self.stream.clock.sleep(LEADERSHIP_POLL_S)
@@ -94,10 +96,11 @@ class Auditor:
             return False
 
     async def audit(self) -> bool:
-        """Make one audit, whether or not this worker leads. False: the stream could not be judged; try again.
+        """Make one audit, whether or not this worker leads. Return False if the audit could not be completed and must
+        be tried again.
 
-        A hole that the list of shards does not explain is only watched. Raises `errors.TableError` and
-        `errors.StreamError`.
+        If the listed shards show no missing lease for a hole, the hole is only counted at first. Raises
+        `errors.TableError` and `errors.StreamError`.
         """
         scan = await self.stream.table.scan()
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
@@ -133,7 +136,7 @@ class Auditor:
         return findings.without(self._memory.hopeless)
 
     def _note(self, findings: Findings) -> None:
-        """Count what is missing, for metrics. Where KCL counts streams, there is one here."""
+        """Count the findings in the metrics. KCL counts streams in these metrics; here there is one stream."""
         audits = self._worker.operations.audits
         audits.partial.note(bool(findings.holes))
         audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))
@@ -141,13 +144,15 @@ class Auditor:
         self._worker.table.holes_of[self.stream.id] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
-        """Remember facts from the list of shards, so that the shards are not listed again for the same rows."""
+        """Remember what the list of shards shows about the findings, so that the shards are not listed again because of
+        the same rows.
+        """
         listed = {shard.shard_id: shard.hash_range for shard in shards}
         self._memory.ranges.update((key, listed.get(key)) for key in findings.rangeless)
         self._memory.hopeless |= findings.missing_children - listed.keys()
 
     async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> None:
-        """Write missing hash ranges into rows. A failure is only logged (shards#missing-hash-ranges)."""
+        """Write missing hash ranges into rows. An error is logged, and ends this (shards#missing-hash-ranges)."""
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
@@ -160,7 +165,9 @@ class Auditor:
             _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})
 
     async def _repair(self, scan: TableScan, findings: Findings, shards: tuple[Shard, ...]) -> bool:
-        """Sync with the listed shards. If a hole stays unexplained for several audits, sync with a new listing."""
+        """Create missing rows by a sync with the listed shards. If a hole was seen in several audits, sync with a new
+        listing.
+        """
         counts = sightings(self._memory.sightings, findings.holes)
         self._memory.sightings = counts
         urgent = is_urgent(counts)
@@ -175,6 +182,7 @@ class Auditor:
         return self._is_done(await self.sync.sync_with(scan, shards))
 
     def _is_done(self, result: SyncResult) -> bool:
+        """Report the rows that a sync has created, or log why it created none; return whether the sync is complete."""
         if result.created:
             self.on_created()
         if result.sentence:

@@ -1,11 +1,12 @@
 """`LeaseCleanup`: deletes the rows of finished shards once nobody needs them.
 
 Rules: shards#cleanup-decision, shards#cleanup-schedule, shards#garbage-rows and shards#deletion-order-of-rows. A
-completed row is deleted when all its children have rows and have left their start, and no parent has a row any more; or
-when its shard has left retention.
+completed row is deleted when all its children have rows and have begun to be read, and no parent has a row any more. It
+is also deleted when its shard has left retention.
 
-A row is never deleted if it is not at SHARD_END (the table refuses that), if the stream may be the wrong one, or while
-a child row is missing: from the parent row shard sync learns that the child row must be restored.
+A row is never deleted if it is not at SHARD_END (the write's condition ensures that), or if the stream may be the wrong
+one. It is also kept while a child's row is missing, because only the parent's row tells shard sync to restore the
+child's row.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _log = logging.getLogger(__name__)
 TICK_S = 60.0
 COMPLETED_INTERVAL_S = 60.0  # Java looks every 5 minutes
 GARBAGE_INTERVAL_S = 1800.0
-BACKOFF_S_MAX = 600.0  # a child that never checkpoints keeps its parent's row for a day; rare looks are enough then
-ENTRIES_PER_TICK_MAX = 200  # an entry takes about five reads, so a tick takes less than 1000
-ENTRIES_MAX = 50_000  # finished shards that one worker remembers; the next worker that finds a row queues it again
+BACKOFF_S_MAX = 600.0  # the longest wait for a look; a child may keep its parent's row for a day
+ENTRIES_PER_TICK_MAX = 200  # an entry takes about five reads, so a tick makes about 1000 reads at most
+ENTRIES_MAX = 50_000  # finished shards that one worker remembers; rows beyond that are found again by an audit
 
 _START_SENTINELS = (TRIM_HORIZON_NAME, AT_TIMESTAMP_NAME)
 
@@ -47,8 +48,8 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep the row and look again next time. `missing_child` names a child that has no row although its
-    parent is over.
+    """Keep the row and look at it again later. `missing_child` names a child that has no row although its parent has
+    ended.
     """
 
     reason: str
@@ -66,10 +67,11 @@ Decision = Delete | Keep | Forget
 
 
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
-    """Decide what happens to the row of a finished shard, as far as lease rows alone can tell.
+    """Decide from lease rows alone whether to delete the row of a finished shard.
 
-    `row` is that row, None if it is gone; `family` has the rows of its parents and recorded children. None as result:
-    the list of shards must decide. A child has started if its checkpoint is LATEST, a sequence number or SHARD_END.
+    `row` is the row of the shard; None if it is gone. `family` has the rows of its parents and of its recorded
+    children. Return None if the rows do not suffice, and the list of shards must decide. A child has started if its
+    checkpoint is LATEST, a sequence number or SHARD_END.
     """
     if row is None:
         return Forget("the row is gone")
@@ -91,7 +93,9 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
 
 
 def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
-    """Return whether the shard of a completed `row` has left retention, so that nobody needs the row."""
+    """Return `Delete` if the shard of a completed `row` has left retention, so that nobody needs the row any more; else
+    `Keep`.
+    """
     match survey.judge(row):
         case Park(reason):
             return Keep(reason)
@@ -106,12 +110,12 @@ def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
 
 @dataclass(eq=False)
 class LeaseCleanup:
-    """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
+    """The queue of finished leases of one stream that this worker has to delete. `run` runs until it is cancelled.
 
     `enabled` is the setting cleanupLeasesUponShardCompletion; if False, only rows of trimmed shards are deleted. Work
-    is done in ticks, `TICK_S` apart. The rows of an entry are read `completed_interval_s` after it was queued, and then
-    ever less often. Every `GARBAGE_INTERVAL_S` all entries are compared with the list of shards. `on_missing_child` is
-    called with a child that has no row; a shard sync restores it.
+    is done in ticks, every `TICK_S`. The rows of an entry are read `completed_interval_s` after it was queued, and then
+    at growing intervals. Every `GARBAGE_INTERVAL_S` all entries are compared with the list of shards.
+    `on_missing_child` is called with a child that has no row, so that a shard sync restores the row.
     """
 
     stream: StreamLeases
@@ -131,7 +135,7 @@ class LeaseCleanup:
         return tuple(self._queue)
 
     def enqueue(self, lease: Lease) -> None:
-        """Queue a lease whose row is at SHARD_END. Does nothing if it is queued already."""
+        """Queue a lease whose row is at SHARD_END. Do nothing if the lease is queued already."""
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
             _log.warning("lease cleanup queue is full", extra=about("cleanup_queue_full", lease.key))
             return
@@ -139,7 +143,7 @@ class LeaseCleanup:
         self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
 
     async def run(self) -> None:
-        """Tick for ever, beginning at once. A slow tick delays the next one."""
+        """Make a tick now and then every `TICK_S`, until cancelled. A slow tick delays the next one."""
         while True:
             started_s = self.stream.clock.monotonic()
             await self.tick()
@@ -159,7 +163,7 @@ class LeaseCleanup:
                 return
             if key not in self._queue:
                 continue
-            # One look serves both schedules, so an entry is looked at only once.
+            # An entry may be due by both schedules; it is looked at only once.
             garbage_due = self._garbage_round.take(key)
             self._queue[key] = self._queue[key].after(now_s)
             try:
@@ -171,10 +175,10 @@ class LeaseCleanup:
                     "lease cleanup failed; it is tried again", extra=about("cleanup_failed", key, error=str(failure))
                 )
                 if isinstance(failure, (TableThrottledError, TableMissingError)):
-                    return  # the table itself has a problem, so the other entries wait
+                    return  # the whole table has a problem, so the other entries wait
                 continue
             for child in row.children if row is not None and key not in self._queue else ():
-                if self.enabled and child in self._queue:  # perhaps it waited only for its parent's row to go
+                if self.enabled and child in self._queue:  # it may have waited only for this deletion
                     heapq.heappush(due, id_order(child))
 
     def _due(self, now_s: float) -> list[tuple[int, str]]:
@@ -185,6 +189,9 @@ class LeaseCleanup:
         return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
 
     async def _decide(self, row: Lease | None, garbage_due: bool) -> Decision:
+        """Decide what happens to an entry: by the lease rows, or by the list of shards if they do not suffice or it is
+        due.
+        """
         decision = await self._judge_rows(row)
         if isinstance(decision, (Delete, Forget)):
             return decision
@@ -203,7 +210,7 @@ class LeaseCleanup:
         return decision or Keep("the service is not asked now")
 
     async def _surveyed(self) -> Survey:
-        """Return the survey of this tick, made by one scan and one listing. It is empty if the stream
+        """Return the survey of this tick, which is made only once, by a scan and a listing. It is empty if the stream
         cannot be listed.
         """
         if self._survey is None:
@@ -215,15 +222,18 @@ class LeaseCleanup:
         return self._survey
 
     async def _judge_rows(self, row: Lease | None) -> Decision | None:
+        """Decide by the row of an entry and the rows of its parents and children; see `judge_cleanup`."""
         relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self.enabled else []
         family = {relative: await self.stream.table.get(relative) for relative in relatives}
         return judge_cleanup(row, family, completed_due=self.enabled)
 
     async def _carry_out(self, key: str, decision: Decision) -> None:
+        """Delete the row, remove the entry from the queue, or keep it, as decided."""
         match decision:
             case Delete(reason):
                 deleted = await self.stream.table.apply(writes.delete_completed(key))
-                # If the table refused, somebody else deleted the row, or uses it again; then it is not ours to delete.
+                # If the write was refused, another process deleted the row or uses it again; then we must not delete
+                # it.
                 self._queue.pop(key, None)
                 if deleted:
                     self.stream.metrics.worker.rows.add(DELETED)
@@ -239,18 +249,20 @@ class LeaseCleanup:
 
 @dataclass(frozen=True, slots=True)
 class LookTime:
-    """When to look at an entry's rows next, and how long to wait after that."""
+    """When to look at an entry's rows next, and how long to wait after that look for the following one."""
 
     at_s: float
     then_s: float
 
     def after(self, now_s: float) -> LookTime:
-        """Return the time of the look after the one at `now_s`. The wait doubles each time, up to BACKOFF_S_MAX."""
+        """Return the time of the look that follows one at `now_s`. The wait doubles each time, up to BACKOFF_S_MAX."""
         return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
 class _Round:
-    """One pass over the queue, spread over ticks. The interval counts from the start of the pass, even if it fails."""
+    """One pass over the queue, spread over several ticks. The next pass is due a fixed time after the start of this
+    one.
+    """
 
     def __init__(self, now_s: float) -> None:
         self._started_s = now_s

@@ -1,9 +1,10 @@
-"""`ShardDetector`: lists the shards of a stream, with all pages and bounded retries. Nothing else lists them.
+"""`ShardDetector`: lists the shards of a stream: all pages, with a limited number of retries. Only this class calls
+ListShards.
 
 Rules: shards#listing-pages, shards#listing-retries (transient errors and time-outs are retried with jitter, an expired
 page token restarts the listing) and shards#complete-listings ("not ready" is an answer of its own).
 
-It never returns part of a listing, and never takes an error for an empty list.
+It never returns a part of a listing, and never returns an empty list because of an error.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardsPage, St
 _log = logging.getLogger(__name__)
 
 BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
-ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, per page: about 75 s of throttling
-# Some errors that count as transient last until an operator acts (access denied), so there are far fewer attempts.
+ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, for each page: about 75 s of throttling
+# Far fewer than for throttling: some errors that count as transient, such as access denied, last until an operator
+# acts.
 TRANSIENT_ATTEMPTS_MAX = 5
 TRANSIENT_BACKOFF_FIRST_S = 0.2
-RESTARTS_MAX = 3  # a page token lives 300 s; if four listings are slower than that, something else is wrong
+RESTARTS_MAX = 3  # a page token is valid for 300 s; if four listings take longer, something else is wrong
 PAGES_MAX = 10_000  # that would be 10 million shards, so the service is repeating itself
 
 
@@ -45,11 +47,12 @@ class ShardsListed:
 
 @dataclass(frozen=True, slots=True)
 class NotListed:
-    """The stream cannot be listed; `reason` is a sentence."""
+    """The stream cannot be listed; `reason` is a sentence that says why."""
 
     reason: str
     is_missing: bool
-    """True: ResourceNotFound, no such stream in this account and region. False: ResourceInUse, try again later."""
+    """True after ResourceNotFound: this account and region has no such stream. False after ResourceInUse: try again
+    later."""
 
 
 Listing = ShardsListed | NotListed
@@ -70,7 +73,7 @@ class ShardDetector:
     def __post_init__(self) -> None:
         self._attempts_max = max(1, self.attempts_max)
         self.known: Mapping[str, Shard] = {}
-        """Shards by id, as last listed. The start of a shard never changes."""
+        """Shards by id, as last listed. They may be out of date, but the start of a shard never changes."""
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
         """Return all shards that the filter selects; without a filter, all shards within retention.
@@ -110,6 +113,7 @@ class ShardDetector:
         return (await contained(self.streams.describe(), "describing the stream")).status != STREAM_DISABLED
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
+        """List all pages; start again from the first page if a page token has expired."""
         for restart in range(RESTARTS_MAX + 1):
             try:
                 return await self._one_listing(shard_filter)
@@ -120,11 +124,13 @@ class ShardDetector:
         raise AssertionError("unreachable")
 
     async def _one_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
+        """List all pages once."""
         found: dict[str, Shard] = {}
         token: str | None = None
         for _ in range(PAGES_MAX):
             page = await self._page(shard_filter if token is None else None, token)
-            # A shard may come twice if it was split between two pages; the later answer is newer.
+            # A shard may be listed twice if it was split after the first of two pages was read; the later answer is
+            # newer.
             found.update((shard.shard_id, shard) for shard in page.shards)
             token = page.next_token
             if not token:
@@ -132,6 +138,7 @@ class ShardDetector:
         raise InvalidStreamResponseError(f"ListShards did not come to an end within {PAGES_MAX} pages")
 
     async def _page(self, shard_filter: ShardFilter | None, token: str | None) -> ShardsPage:
+        """Fetch one page, with retries after throttling and transient errors."""
         throttled = transient = 0
         while True:
             try:
@@ -140,7 +147,8 @@ class ShardDetector:
                 throttled += 1
                 if throttled >= self._attempts_max:
                     raise
-                # Java waits the same time in every worker. Adding up to half of it spreads the workers.
+                # Java waits the same time in every worker. A random addition of up to half of that time spreads the
+                # workers.
                 delay_s = self.backoff_s * self.rng.uniform(1.0, 1.5)
                 self._log_retry(error, delay_s)
             except (StreamUnavailableError, InvalidStreamResponseError) as error:

@@ -1,11 +1,12 @@
-"""What must be in the lease table before a shard may end: its children's rows, then their names in its own row.
+"""`ShardEnding`: prepares the lease table for the end of a shard. It creates the children's rows, and then records the
+children in the shard's own row.
 
 Rules: shards#preparing-the-end, shards#children-before-the-end, shards#merge-parents-without-a-row and
 shards#ends-without-children.
 
-The order matters: first the child rows, then `childShardIds`, and only then the consumer sets `shardEnded` and
-SHARD_END. After a crash in between, the parent is still unfinished, and its end is prepared again. Nothing here writes
-a checkpoint.
+The order matters: first the child rows, then `childShardIds`, and only then the consumer sends `shardEnded` and stores
+SHARD_END. After a crash in between, the parent is still unfinished, and its end is prepared again. This module never
+writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -30,43 +31,47 @@ _log = logging.getLogger(__name__)
 
 MERGE_PARENTS = 2
 SYNC_SPACING_S = 10.0
-"""Shortest time between two syncs. A blocked end is tried again about once a second, and a sync reads the whole table
-and lists the whole stream."""
+"""The shortest time between two syncs because of blocked ends. A blocked end is tried again about once a second, but a
+sync reads the whole table and lists the whole stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create these rows in this order; some may exist already."""
+    """Create these rows in this order; some of them may exist already."""
 
     leases: tuple[Lease, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedOnMergeParent:
-    """The child of a merge must not get a row yet: it would not wait for `parent`, because `parent` has no row."""
+    """The child of a merge must not get a row yet: its consumer would not wait for `parent`, because `parent` has no
+    row.
+    """
 
     parent: str
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """The end contradicts itself or the listing; `reason` is a sentence. It proves nothing: read the end again."""
+    """The end that was read contradicts itself or the listing; `reason` is a sentence that says how. So it proves
+    nothing, and the end must be read again.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The table is ready for `shardEnded` and SHARD_END. `created` are keys of new rows, of which lease discovery is
-    told.
-    """
+    """The table is ready for `shardEnded` and SHARD_END. `created` has the keys of new rows."""
 
     created: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Not ready: keep the lease and the checkpoint, and ask again. `reason` is a sentence."""
+    """The table is not ready: keep the lease and the checkpoint, and ask again later. `reason` is a sentence that says
+    why.
+    """
 
     reason: str
 
@@ -85,10 +90,10 @@ def plan_shard_end(
 ) -> Create | BlockedOnMergeParent | Invalid:
     """Return the rows to create when the shard of `lease` ends with `children`, which must not be empty.
 
-    `parent_rows_present` names the parents of a merge child that have a row, whatever its checkpoint. If one of the two
-    has none, the end is blocked, except in two cases where waiting is useless: the child already has a row
-    (`child_row_present`), or the parent left retention (`trimmed`), so its lease can never come back. Java stays
-    blocked in both. `merges` False: a single child is not the child of a merge.
+    `parent_rows_present` names those parents of a merge child that have a row, whatever the row's checkpoint. If one of
+    the two parents has no row, the end is blocked, except in two cases where waiting is useless: the child already has
+    a row (`child_row_present`), or the parent has left retention (`trimmed`), so its lease can never come back. Java
+    stays blocked in both cases. With `merges` False, a single child is not the child of a merge.
     """
     assert children, "an end without children is looked up in the listing first"
     strange = next((child for child in children if lease.key not in child.parents), None)
@@ -111,7 +116,7 @@ def plan_shard_end(
 
 @dataclass(eq=False)
 class ShardEnding:
-    """Prepares the lease table for the end of any shard of one stream; all shards of this worker share one object."""
+    """Prepares the lease table for the ends of shards of one stream. All consumers of the stream share one object."""
 
     stream: StreamLeases
     sync: ShardSync
@@ -123,8 +128,9 @@ class ShardEnding:
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
         """Create the child rows and record the children in the row of `lease`. May be repeated after any failure.
 
-        If `children` is empty, because the iterator had ended before or after a ResourceNotFound, they are looked up in
-        the listing. Nothing is done for a lease that is complete: whoever completed it has prepared it.
+        If `children` is empty, the children are looked up in the listing. That is so if the iterator had already ended
+        before, or after a ResourceNotFound. For a complete lease nothing is done: its end was prepared before it was
+        completed.
 
         Raises LeaseLostError if the row of `lease` is gone, and `errors.TableError` or `errors.StreamError`.
         """
@@ -135,8 +141,8 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """Find out whether a shard without known children is over, and what its children are. Rows are read before the
-        listing.
+        """Find out whether a shard without known children has ended, and which children it has. The rows are read
+        before the shards are listed.
         """
         scan, listing, survey = await self.stream.survey()
         match survey.judge(lease):
@@ -151,6 +157,7 @@ class ShardEnding:
                 return await self._prepare_expired(lease, await self.sync.sync_with(scan, listing.shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
+        """Prepare the end of a shard that is still listed, with the children that the listing shows."""
         children = children_in(shards, lease.key)
         is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
         if is_open and (self.stream.detector.kind.has_hash_keys or await self.stream.detector.takes_records()):
@@ -163,10 +170,10 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """Note the listed children of a trimmed shard in its row; the sync has made their rows
+        """Record the listed children of a trimmed shard in its row; the sync has created their rows
         (shards#children-of-ended-parents).
 
-        The sync leaves out a merge child that waits for a parent without a row; then the end is blocked.
+        The sync does not create a merge child that waits for a parent without a row; then the end is blocked.
         """
         if not result.is_done or result.postponed:
             return Blocked(
@@ -178,6 +185,7 @@ class ShardEnding:
         return Prepared(tuple(created.key for created in result.created))
 
     async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
+        """Create the rows of these children, and record the children. If a parent of a merge has no row, sync first."""
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()
         merges = self.stream.detector.kind.has_hash_keys
@@ -210,7 +218,7 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """Sync at once, which may create the row of the missing merge parent; Java waits for its auditor."""
+        """Make a sync now, which may create the missing row of the merge parent; Java waits for its auditor."""
         now_s = self.stream.clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")

@@ -1,17 +1,18 @@
-"""Which leases a stream needs: the shard graph and the rules of shard sync, as functions over one listing. Pure.
+"""Decides which leases a stream needs: the shard graph and the rules of shard sync, as functions of one listing. Pure.
 
-Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table and the rules that follow them there. Only one
-generation is created: below the first shard that must be read, rows are created when their parents end
-(`mld.shards.ending`).
+Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table and the rules that follow them there. Rows are
+created only for the first generation that must be read; the rows of later generations are created when their parents
+end (`mld.shards.ending`).
 
-To understand the rules, know two things:
+Two facts help to understand the rules:
 
-* A row counts by its shard id alone. If the row of a finished parent exists, its child rows must exist too
-  (shards#deletion-order-of-rows): a completed row is deleted only after its children have started, and a child row only
-  after its parents' rows.
-* Reading twice is allowed, skipping is not. Where a rule had to choose, it reads again.
+* It matters whether a shard has a row, not what is in the row. If the row of a finished parent exists, the rows of
+  its children must exist too (shards#deletion-order-of-rows): a completed row is deleted only after its children have
+  started, and a child's row only after its parents' rows.
+* Records may be read twice, but must never be skipped. If a rule is in doubt, records are read again.
 
-No lease is made for a shard whose listed parent is still open, or for the child of a merge while a parent has no row.
+No lease is created for a shard whose listed parent is still open, or for the child of a merge while a parent has no
+row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from mld.leases.lease import Lease
 
 
 class ShardGraph:
-    """One listing, indexed. A parent that is named but not listed was trimmed, and is not part of the graph."""
+    """The shards of one listing, indexed by parents and children. A parent that is named but not listed was trimmed,
+    and is not part of the graph.
+    """
 
     def __init__(self, shards: Iterable[Shard] = ()) -> None:
         self.shards: dict[str, Shard] = {}
@@ -38,7 +41,7 @@ class ShardGraph:
 
     @classmethod
     def steps(cls, shards: Iterable[Shard]) -> Steps[ShardGraph]:
-        """Make `ShardGraph(shards)` in steps."""
+        """Make the graph of `shards`, in steps."""
         graph = cls()
         for number, shard in enumerate(shards):
             if number % SLICE == 0:
@@ -55,33 +58,38 @@ class ShardGraph:
         self.shards[shard_id] = shard
 
     def listed_parents(self, shard_id: str) -> list[str]:
-        """Return the parents of a listed shard that are listed too."""
+        """Return those parents of a listed shard that are listed, too."""
         return [parent for parent in self.parents[shard_id] if parent in self.shards]
 
     def inconsistent(self) -> frozenset[str]:
-        """Return children of a listed parent that is still open, as seen during a reshard
+        """Return the children whose listed parent is still open; a listing can show these during a reshard
         (shards#inconsistent-listing).
         """
-        # Most shards are open, and few have children, so walk over the parents.
+        # Most shards are open, and few have children; so this walks over the parents.
         parents = (parent for parent in self.children if parent in self.shards and self.shards[parent].is_open)
         return frozenset(child for parent in parents for child in self.children[parent])
 
     def above(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Return all listed ancestors of `shard_ids`, without these themselves."""
+        """Return all listed ancestors of `shard_ids`, without `shard_ids` themselves."""
         return _closure(shard_ids, lambda s: self.listed_parents(s) if s in self.shards else ())
 
     def below(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Return all descendants of `shard_ids`, without these themselves; `shard_ids` may be trimmed."""
+        """Return all descendants of `shard_ids`, without `shard_ids` themselves; `shard_ids` need not be listed."""
         return _closure(shard_ids, lambda s: self.children.get(s, ()))
 
     def kin(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Find all listed shards that are connected with one of `shard_ids` by parents and children, these included."""
+        """Find all listed shards that are connected with one of `shard_ids` by any chain of parents and children,
+        including `shard_ids`.
+        """
         ids = [shard_id for shard_id in shard_ids if shard_id in self.shards]
         found = yield from _closure(ids, lambda s: [*self.listed_parents(s), *self.children.get(s, ())])
         return found.union(ids)
 
 
 def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Steps[set[str]]:
+    """Return all shards that can be reached from `start` by repeated steps, except start shards that no step
+    reaches.
+    """
     found: set[str] = set()
     todo = list(start)
     work = 0
@@ -97,12 +105,12 @@ def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Step
 
 
 def id_order(shard_id: str) -> tuple[int, str]:
-    """Return a key that sorts shard ids from old to young; their numbers count up."""
+    """Return a key that sorts shard ids from old to young, as the numbers in them increase."""
     return (len(shard_id), shard_id)
 
 
 def shares_keys(one: HashRange, other: HashRange | None) -> bool:
-    """Return whether both ranges have a hash key in common; False if one is unknown."""
+    """Return whether both ranges have a hash key in common; False if `other` is unknown."""
     return other is not None and one.start <= other.end and other.start <= one.end
 
 
@@ -112,7 +120,7 @@ def new_lease(shard: Shard | ChildShard, checkpoint: Position) -> Lease:
 
 
 def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
-    """Return the listed children of `shard_id`, in case the service did not name them
+    """Return the listed children of `shard_id`. They are needed if the end of the shard did not name them
     (shards#ends-without-children).
     """
     found = sorted((s for s in shards if shard_id in s.parents), key=lambda s: s.shard_id)
@@ -134,10 +142,11 @@ def partition_fault(shards: Iterable[Shard]) -> str | None:
 
 
 def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
-    """Return `shards` without those that descend from another of them.
+    """Return those of `shards` that do not descend from another of them.
 
-    A snapshot of the moment of a reshard holds both parent and children. The children are then read after their parent,
-    from their start, as always. Java fails because both overlap, and fails for ever if the timestamp is that moment.
+    A snapshot taken during a reshard has both the parent and the children. The children are then read after their
+    parent, from their start, as always. Java fails because their hash ranges overlap, and fails for ever if the
+    configured timestamp is that moment.
     """
     graph = yield from ShardGraph.steps(shards)
     descendants = yield from graph.below(graph.shards)
@@ -145,7 +154,7 @@ def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
-    """Make a lease at the configured position for each shard of the filtered listing, open or closed."""
+    """Make a lease at the configured position for each shard of the filtered listing, whether it is open or closed."""
     graph = yield from ShardGraph.steps(shards)
     return (yield from ancestors_first(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
@@ -159,17 +168,18 @@ def missing_leases(
     unreadable: Collection[str] = (),
     snapshot: Collection[str] = (),
 ) -> Steps[tuple[Lease, ...]]:
-    """Find the leases to create for a table with rows, sorted by starting sequence number, thus ancestors first.
+    """Find the leases to create for a table that has rows. They are sorted by starting sequence number, so ancestors
+    come first.
 
-    `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
-    open at the configured timestamp, if known. There are four additions to Java's rules, which `Walk` implements:
+    `unreadable` names rows that exist but cannot be parsed; their shards count as leased. `snapshot` names the shards
+    that were open at the configured timestamp, if known. `Walk` implements Java's rules; there are four additions:
 
-    * `snapshot`: a shard whose family has no lease at all is read from the timestamp on, and not from its oldest listed
-      ancestors (shards#interrupted-timestamp-snapshot).
-    * `_missing_children`: a child without a row whose parent's row says that the parent is over gets a row at
+    * `snapshot`: if neither a shard nor any relative of it has a lease, it is read from the timestamp on, and not
+      from its oldest listed ancestors (shards#interrupted-timestamp-snapshot).
+    * `_missing_children`: if the row of a parent shows that the parent has ended, a child without a row gets one at
       TRIM_HORIZON (shards#children-of-ended-parents).
     * Merges: a trimmed parent with a row counts as a leased ancestor.
-    * `_settled`: a generation that was already read is not read again because one lease is missing
+    * `_settled`: a generation that was already read is not read again only because one lease is missing
       (shards#generations-already-passed).
 
     Raises InvalidStreamResponseError for an inconsistent listing, unless `ignore_unexpected_children`.
@@ -188,7 +198,9 @@ def missing_leases(
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
-    """Return the inconsistent shards, which are left out. Raises if there are any and they are not to be ignored."""
+    """Return the inconsistent shards, which get no lease. Raises InvalidStreamResponseError if there are any, unless
+    they are to be ignored.
+    """
     inconsistent = graph.inconsistent()
     if inconsistent and not ignore_unexpected_children:
         names = ", ".join(sorted(inconsistent)[:5])
@@ -202,16 +214,18 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 def _missing_children(
     graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str], settled: frozenset[str]
 ) -> Steps[frozenset[str]]:
-    """Find children without a row that nobody else will create, because a parent *with* a row is over.
+    """Find children that have no row, and that will not get one from the end of a parent, because a parent with a row
+    has already ended.
 
-    A parent is over if its row is at SHARD_END. It is also over if it was trimmed, because then its consumer ends
-    without learning the children. The child was never processed and deleted (shards#deletion-order-of-rows), so
-    starting it at TRIM_HORIZON repeats nothing; if the parent's row is unfinished, the child waits for it. A child with
-    a listed parent that has no row and is not `settled` is left to the walk: created now, it would not wait for that
-    parent.
+    A parent has ended if its row is at SHARD_END. A trimmed parent counts as ended, too, because its consumer will end
+    without learning its children. A row of the child cannot have existed before and been deleted
+    (shards#deletion-order-of-rows), so starting the child at TRIM_HORIZON repeats nothing. If the parent's row is
+    unfinished, the child waits for the parent. A child with a listed parent that has no row and is not `settled` is
+    left to the walk: if its row were created now, it would not wait for that parent.
 
-    After an outage that spans several reshards the children are trimmed too. Then the oldest listed shards that share
-    hash keys with an unfinished, trimmed row take their place: younger shards with these keys are descendants of it.
+    After an outage that spans several reshards, the children are trimmed, too. Then the oldest listed shards that share
+    hash keys with the unfinished row of a trimmed shard take their place: younger shards with these keys are
+    descendants of that shard.
     """
     stranded = [row for row in rows.values() if row is not None and row.key not in graph.shards and not row.is_complete]
 
@@ -241,11 +255,12 @@ def _missing_children(
 def _settled(
     graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str], initial: InitialPosition
 ) -> Steps[frozenset[str]]:
-    """Find shards without a row that need not be read: no ancestor has a row, and a descendant was begun.
+    """Find the shards without a row that need not be read: no ancestor has a row, and a descendant was already begun.
 
-    A descendant has a row because this shard ended, or because the application began later; a `snapshot` shows that the
-    application begins after this shard. If an ancestor has a row, its descendants will still be reached from there, so
-    the plain rule applies; a merge then needs rows for both parents. Under LATEST old shards are not read anyway.
+    A descendant with a row shows that this shard has ended, or that the application began after it. A descendant in the
+    `snapshot` shows that the application begins after this shard. If an ancestor has a row, its descendants will still
+    be reached from there, so the plain rule applies; a merge then needs rows for both parents. Under LATEST old shards
+    are not read anyway.
     """
     if initial.sentinel == LATEST:
         return frozenset()
@@ -257,8 +272,8 @@ def _settled(
 
 @dataclass(eq=False)
 class Walk:
-    """Walks from the open shards up to their ancestors, with a stack of its own: Python's recursion limit is too low
-    for long chains of reshards.
+    """Walks from the open shards up to their ancestors, and finds the leases to create by Java's rules. It uses a stack
+    and no recursion, because Python's recursion limit is too low for long chains of reshards.
     """
 
     graph: ShardGraph
@@ -290,7 +305,9 @@ class Walk:
         return [p for p in self.graph.listed_parents(shard_id) if p not in self.settled]
 
     def _visit(self, start: str) -> Steps[bool]:
-        """Find whether `start` descends from a shard that has a lease or gets one. Results are kept."""
+        """Find out whether `start` descends from a shard that has a lease or gets one. The results for all visited
+        shards are kept.
+        """
         entered: set[str] = set()
         stack = [start]
         while stack:
@@ -308,14 +325,16 @@ class Walk:
         return self._descends[start]
 
     def _conclude(self, shard_id: str) -> bool:
-        """Decide for one shard whose parents were visited; True if it descends from a shard with a lease."""
+        """Decide which leases one shard needs, after its parents were visited. Return whether it descends from a shard
+        with a lease.
+        """
         parents = self._parents(shard_id)
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
         if not covered and not self.outside.intersection(self.graph.parents[shard_id]):
             if self.sentinel != LATEST:
                 self._wanted.add(shard_id)
             return False
-        if not parents:  # only a trimmed parent has a row, and its end will not create this one
+        if not parents:  # only a trimmed parent has a row, and its end will not create the row of this shard
             self._new[shard_id] = TRIM_HORIZON
         for parent in parents:
             if parent in self.leased:
@@ -329,7 +348,7 @@ class Walk:
 
 
 def ancestors_first(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
-    """Make the leases, ancestors first. So if their creation is interrupted, the next sync can continue it."""
+    """Make the leases, ancestors first, so that the next sync can continue if their creation is interrupted."""
     keyed = []
     for number, shard_id in enumerate(checkpoints):
         if number % SLICE == 0:

@@ -1,18 +1,19 @@
-"""What an audit finds wrong in the lease rows of one scan, above all holes: hash keys that no lease covers. Pure.
+"""Finds what is wrong in the lease rows of one scan, above all holes: hash keys that no lease covers. Pure.
 
-Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. It differs from Java's
-auditor on purpose:
+Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. The differences from
+Java's auditor are intended:
 
-* Coverage counts up to the highest key covered so far. Java compares with the last range in sort order, and sees a hole
-  between `[0, N]` and `[5, 10]`.
-* A hole consists of the missing keys, not of the two leases around it. All holes are found, and each is counted. A hole
-  that grows or shrinks between two audits keeps its count; in Java the count begins anew.
+* A hole is a gap after the highest key covered so far. Java compares each range with the previous range in sort
+  order, and so may see a hole after `[0, N]` and `[5, 10]`.
+* A hole is defined by the missing keys, not by the two leases around it. All holes are found, and each has a count of
+  its own. A hole that grows or shrinks between two audits keeps its count; in Java the count begins anew.
 * An unreadable row covers the keys of its shard: the row exists, and no sync could create it.
-* A completed row that names a child without a row is a finding, even if another lease covers the child's keys.
-* A hole is *certain* at once if the list of shards has a shard that must have a lease and has none. Java always waits
-  for three sightings.
+* A child that a completed row names, but that has no row, is a finding, even if another lease covers the child's
+  keys.
+* A hole is *certain* at once if the list of shards shows a shard that must have a lease and has none. Java always
+  waits until it has seen a hole in three audits.
 
-Counts belong to one leadership; a new leader begins without any.
+A new leader begins without counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
 
 SIGHTINGS_MIN = 3
-"""After so many audits in a row an unexplained hole is urgent
+"""A hole is urgent when it was seen in this many audits in a row
 (leasesRecoveryAuditorInconsistencyConfidenceThreshold)."""
 
 
@@ -34,9 +35,9 @@ class Findings:
     """What is wrong with the rows of one scan, as far as the rows alone can show."""
 
     is_empty: bool = False
-    """The table has no lease at all."""
+    """Whether the table has no lease at all."""
     holes: tuple[HashRange, ...] = ()
-    """Hash keys that no active lease covers: ranges in order, none touching another."""
+    """The hash keys that no active lease covers, as ranges in order that do not touch each other."""
     missing_children: frozenset[str] = frozenset()
     """Children that a completed row names and that have no row."""
     rangeless: frozenset[str] = frozenset()
@@ -68,7 +69,8 @@ def examine(
 ) -> Steps[Findings]:
     """Find what is wrong with the rows of one scan.
 
-    `known` has hash ranges that rows lack, by shard id; None there means that the shard is no longer listed.
+    `known` has hash ranges that were looked up for rows without one, by shard id; None means that the shard is no
+    longer listed.
     """
     if not leases and not unreadable:
         return Findings(is_empty=True)
@@ -113,7 +115,7 @@ def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
 
 
 def missing_children(leases: Sequence[Lease], unreadable: Collection[str] = ()) -> frozenset[str]:
-    """Return the children that completed rows name and that have no row: it was deleted by somebody, or a write was
+    """Return the children that completed rows name and that have no row, because a person deleted it or a write was
     lost.
     """
     rows = {lease.key for lease in leases}.union(unreadable)
@@ -123,7 +125,8 @@ def missing_children(leases: Sequence[Lease], unreadable: Collection[str] = ()) 
 def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> dict[HashRange, int]:
     """Return how many audits in a row have seen each hole, including this one.
 
-    A hole continues all earlier holes with which it shares keys: these keys were missing then and are missing now.
+    A hole has the highest count of the earlier holes with which it shares keys, plus one, as these keys were missing
+    then, too.
     """
     earlier = sorted(before.items(), key=lambda item: item[0].start)
     counts: dict[HashRange, int] = {}
@@ -145,7 +148,7 @@ def is_urgent(counts: Mapping[HashRange, int]) -> bool:
 
 
 def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str, HashRange]:
-    """Return the hash ranges to write on active rows that lack one, by shard id, as far as their shards are listed.
+    """Return the hash ranges to write into active rows that lack one, by shard id; only for shards that are listed.
 
     A range of a single key is left out: Java cannot read a row that has one.
     """
@@ -155,10 +158,10 @@ def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str
 
 
 def abandoned(before: Mapping[str, int], leases: Sequence[Lease]) -> tuple[tuple[Lease, ...], dict[str, int]]:
-    """Return the completed rows that nobody renewed since the last audit, and their counters for the next audit.
+    """Return the completed rows that nobody has renewed since the last audit, and the counters of all completed rows
+    for the next audit.
 
-    The worker that completed such a row has forgotten that it must be deleted. `before` is the second result of the
-    last call.
+    No worker still remembers that such a row must be deleted. `before` is the second result of the last call.
     """
     finished = {lease.key: lease for lease in leases if lease.is_complete}
     still = tuple(lease for key, lease in finished.items() if before.get(key) == lease.counter)

@@ -1,11 +1,13 @@
-"""Whether a lease table belongs to this stream, judged from the rows and the list of shards. Pure.
+"""Judges from the rows and the list of shards whether a lease table belongs to this stream, and whether a missing shard
+has ended. Pure.
 
 Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard, so a wrong
 region makes it mark every row SHARD_END and then delete it.
 
-A table is foreign if the majority of its rows says so (`foreign_evidence`). A single row that cannot belong to its
-shard parks only that shard (`oddity`). `Survey.judge` declares a shard over only if the listing proves that. If the
-listing proves neither its end nor its existence, the shard is parked: its checkpoint stays.
+A table is foreign if the majority of its rows contradict the stream's shards (`foreign_evidence`). A single row that
+cannot belong to its shard parks only that shard (`oddity`). `Survey.judge` declares a shard over only if the listing
+proves it. If the listing proves neither that the shard is over nor that it exists, the shard is parked: its checkpoint
+stays.
 
 The caller must read the rows *before* it lists the shards. Otherwise the row of a new shard could look foreign.
 """
@@ -24,7 +26,7 @@ from mld.shards.graph import ShardGraph, id_order, shares_keys
 
 DYNAMODB_RETENTION_S = 24 * 3600.0
 NUMBER_BITS = 186
-"""Length of each sequence number of Kinesis in bits. The highest bits are the version, which is 2."""
+"""Length in bits of every sequence number of Kinesis. The highest bits are the version, which is 2."""
 _DYNAMODB_SHARD = re.compile(r"shardId-([0-9]{1,20})-[0-9a-zA-Z]+", re.ASCII)
 REMEDY = (
     "check streamName or streamArn, regionName, kinesisEndpoint and the AWS account; a stream that was recreated under "
@@ -39,8 +41,8 @@ ODD_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ShardIsOver:
-    """The shard has ended and left retention, so its lease may go to SHARD_END. `evidence` is the
-    reason, for the log.
+    """The shard has ended and left retention, so SHARD_END may be stored. `evidence` says what proves it, for the
+    log.
     """
 
     evidence: str
@@ -48,7 +50,9 @@ class ShardIsOver:
 
 @dataclass(frozen=True, slots=True)
 class ShardIsListed:
-    """The shard exists, and nothing suggests that it belongs to another stream. The error was temporary: ask again."""
+    """The shard exists, and nothing suggests that the table belongs to another stream. So the error was temporary: try
+    again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 @dataclass(frozen=True, slots=True)
 class RowEvidence:
-    """Whether a row fits the shard of its name by its hash range and by its checkpoint. None: that proves nothing.
+    """Whether the hash range and the checkpoint of a row fit the shard that the row names. None means that it proves
+    nothing.
 
     `fault` says why the row cannot belong to that shard, as a sentence without a remedy.
     """
@@ -74,11 +79,12 @@ class RowEvidence:
 
 
 def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
-    """Compare a row with the shard of its name.
+    """Compare a row with the shard that it names.
 
-    Streams of equal size have equal shards, so a matching hash range proves little, and for an ended shard nothing. A
-    number that is not a sequence number of any shard was written by a person or a careless child, and proves nothing
-    about the stream. An open shard has no last number, so no sequence number is too high for it.
+    Streams with the same number of shards usually have the same hash ranges, so a matching hash range proves little,
+    and in a completed row nothing. A number that is not a sequence number of any shard was written by a person or a
+    careless child, and proves nothing about the stream. An open shard has no last sequence number, so no number is too
+    high for it.
     """
     number_fits, fault = _number_evidence(shard, lease)
     if lease.hash_range in (None, shard.hash_range):
@@ -89,7 +95,9 @@ def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
 
 
 def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | None]:
-    """Return (whether the checkpoint's number is within the shard; None: it proves nothing, the fault in words)."""
+    """Return two things: whether the checkpoint's number is within the shard (None if that proves nothing), and the
+    fault as a text.
+    """
     number, first = lease.checkpoint.number, int(shard.starting_sequence)
     if number is None:
         return None, None
@@ -104,7 +112,7 @@ def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | Non
 
 
 def oddity(shard: Shard, lease: Lease) -> str | None:
-    """Return why the row cannot belong to its shard, as a sentence with the remedy; None if it can."""
+    """Return why the row cannot belong to its shard, as a sentence with the remedy; None if it can belong to it."""
     fault = evidence_of(shard, lease).fault
     return None if fault is None else _odd(fault, lease)
 
@@ -120,8 +128,8 @@ def _foreign(fault: str | None) -> str:
 def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
     """Return why the rows belong to another stream, as a sentence with the remedy; None if they may belong to this one.
 
-    One odd row proves nothing about the table. Hash ranges and checkpoints are counted separately; the table is foreign
-    if, for one of the two, more rows contradict the shards than fit.
+    One odd row proves nothing about the table. Hash ranges and checkpoints are counted separately. The table is foreign
+    if, by one of these two counts, more rows contradict their shards than fit them.
     """
     listed = {shard.shard_id: shard for shard in shards}
     ranges, numbers = Counter[bool | None](), Counter[bool | None]()
@@ -144,14 +152,16 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All rows, and then the unfiltered listing, indexed. `graph` None: the stream could not be listed."""
+    """All rows, and the unfiltered listing that was made after they were read. `graph` is None if the stream could not
+    be listed.
+    """
 
     rows: Mapping[str, Lease]
     graph: ShardGraph | None = None
     foreign: str | None = None
-    """Why the rows belong to another stream."""
+    """Why the rows belong to another stream; None if nothing suggests it."""
     witness: str | None = None
-    """A listed shard that proves that the rows belong to this stream."""
+    """A listed shard that proves that the rows belong to this stream; None if no shard does."""
     kind: StreamKind = StreamKind.KINESIS
     now_s: float = 0.0
     """Time of the listing, in epoch seconds."""
@@ -164,7 +174,7 @@ class Survey:
         kind: StreamKind = StreamKind.KINESIS,
         now_s: float = 0.0,
     ) -> Steps[Survey]:
-        """Make the survey of these rows and shards; `shards` None: they could not be listed. Only DynamoDB needs
+        """Make the survey of these rows and shards; `shards` is None if they could not be listed. Only DynamoDB needs
         `now_s`.
         """
         rows = {lease.key: lease for lease in leases}
@@ -184,17 +194,17 @@ class Survey:
         return self.graph is not None and shard_id in self.graph.shards
 
     def judge(self, lease: Lease) -> ShardVerdict:
-        """Return what it means that Kinesis does not find the shard of `lease`, or refuses a position in it.
+        """Judge a shard that Kinesis does not find, or in which Kinesis refuses a position.
 
         `lease.checkpoint` may be replaced by any later position that was read in the shard. If the table belongs to
         another stream, the shard is always parked. A shard is over only if all three hold:
 
         1. The listing is not empty, does not name the shard, and does not contradict the table.
-        2. Every listed shard that shares hash keys with it began after its checkpoint, as its descendants did; its
-           ancestors left retention before it. This cannot hold for a shard whose records were read within the retention
-           period, whatever stream was asked.
-        3. A listed shard names it as a parent, or a shard proves that the table belongs to this stream
-           (`_known_shard`).
+        2. Every listed shard that shares hash keys with it began after its checkpoint. That is true of its
+          descendants, and its ancestors have left retention before it. If records of the shard were read within the
+          retention period, this cannot hold, even if another stream is asked.
+        3. A listed shard names it as a parent, or a listed shard proves that the table belongs to this stream
+          (`_known_shard`).
         """
         if self.graph is None:
             return _park(lease, "the stream cannot be listed")
@@ -226,8 +236,8 @@ class Survey:
     def _judge_listed(self, shard: Shard, lease: Lease) -> ShardVerdict:
         """Judge a shard that is listed.
 
-        If its position contradicts the shard, the verdict depends on where the position comes from. If it differs from
-        the row's, it was read from the stream, so the stream is another one; otherwise the row is odd.
+        If the position contradicts the shard, the verdict depends on where the position comes from. A position that
+        differs from the row's was read from the stream, so this is another stream now; otherwise the row is odd.
         """
         fault, row = evidence_of(shard, lease).fault, self.rows.get(lease.key)
         if fault is None:
@@ -236,8 +246,8 @@ class Survey:
         return Park(_foreign(fault) if was_read else _odd(fault, lease))
 
     def _judge_by_age(self, lease: Lease) -> ShardVerdict:
-        """Judge a shard of DynamoDB Streams that is not listed. Its id tells when it was made; its records last 24
-        hours.
+        """Judge a shard of DynamoDB Streams that is not listed. Its id contains the time at which it was created; its
+        records last 24 hours.
 
         A new shard may not be listed yet, so the absence of a young shard proves nothing.
         """
@@ -255,7 +265,7 @@ class Survey:
 
 
 def created_s_of(shard_id: str) -> float | None:
-    """Return when a shard of DynamoDB was made, in epoch seconds; None if its id is not
+    """Return when a shard of DynamoDB was created, in epoch seconds; None if its id is not
     ``shardId-<milliseconds>-<hash>``.
     """
     found = _DYNAMODB_SHARD.fullmatch(shard_id)
@@ -278,18 +288,20 @@ def _park_of_table(lease: Lease, why: str) -> Park:
 
 
 def _shares_keys(shard: Shard, lease: Lease) -> bool:
-    """Return whether the hash ranges overlap. A row without a range (KCL before 2.3) counts only if the shard is its
-    child.
+    """Return whether the hash ranges overlap. For a row without a range (KCL before 2.3), return whether the shard is a
+    child of the row's shard.
     """
     return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
 
 
 def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamKind) -> Steps[str | None]:
-    """Find a listed shard that one of our rows describes; None if there is none.
+    """Find a listed shard that one of our rows describes, which proves that the rows belong to this stream; None if no
+    row describes one.
 
-    Streams of equal size have the same shard ids and hash ranges, so the row's checkpoint must also be one of that
-    shard's sequence numbers. A table without any sequence number has nothing to lose, so id and range are enough there.
-    Old rows of Amazon's adapter for DynamoDB have no range; the id is enough, because no other stream has such ids.
+    Streams with the same number of shards have the same shard ids and hash ranges, so the row's checkpoint must also be
+    one of that shard's sequence numbers. If no row of the table has a sequence number, no progress can be lost, so id
+    and range are enough. Old rows of Amazon's adapter for DynamoDB have no range; there the id is enough, because no
+    other stream has the same ids.
     """
     rows = {lease.key: lease for lease in leases}
     any_number = any(not lease.checkpoint.is_sentinel for lease in leases)

@@ -1,4 +1,6 @@
-"""`ShardRows`: the port to the lease rows of one stream. A `LeaseTable` that holds only one stream implements it."""
+"""`ShardRows`: the port to the lease rows of one stream. The `LeaseTable` of an application with one stream implements
+it.
+"""
 
 from __future__ import annotations
 

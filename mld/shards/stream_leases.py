@@ -1,4 +1,4 @@
-"""`StreamLeases`: the lease rows of one stream together with its list of shards, on which this room works."""
+"""`StreamLeases`: the lease rows and the list of shards of one stream, which all classes of `mld.shards` use."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from mld.shards.shard_rows import ShardRows
 
 @dataclass(eq=False)
 class StreamLeases:
-    """The lease rows of one stream, and its shards."""
+    """Access to the lease rows of one stream, and to its list of shards."""
 
     table: ShardRows
     detector: ShardDetector
     clock: Clock
     metrics: Metrics = field(default_factory=Metrics)
     id: str | None = None
-    """Identifier of the stream, if the table holds several."""
+    """Identifier of the stream if the table has several streams, else None."""
 
     async def survey(self) -> tuple[TableScan, Listing, Survey]:
-        """Read the rows, and then list the shards. In the other order the row of a new shard could look foreign.
+        """Read the rows, and then list the shards. If the shards were listed first, the row of a new shard could look
+        foreign.
 
         Raises `errors.TableError` and `errors.StreamError`.
         """

@@ -1,11 +1,12 @@
-"""Shard sync: list the shards, decide which leases are missing, create them.
+"""`ShardSync`: lists the shards of a stream, decides which leases are missing, and creates them.
 
 Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table, shards#inconsistent-listing and
 shards#consistent-reads-before-creation. `mld.shards.graph` and `mld.shards.identity` decide; this module lists and
 writes.
 
-Rows are created by conditional puts, so any number of workers may sync at once, and a sync that was interrupted is
-simply repeated. A sync never creates rows in a table of another stream, and never works from part of a listing.
+Rows are created by conditional puts, so any number of workers may sync at the same time, and a sync that was
+interrupted is simply repeated. A sync never creates rows in a table of another stream, and never uses an incomplete
+listing.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ _log = logging.getLogger(__name__)
 
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
-"""How often, and after what pause, a listing is repeated that shows a reshard half done; a reshard takes a moment."""
+"""How often the shards are listed, and with which pauses, if the listing shows an unfinished reshard; a reshard takes a
+moment."""
 
 
 class SyncStatus(Enum):
-    """How a sync ended. All but DONE have created nothing, and may be tried again."""
+    """How a sync ended. If it is not DONE, the sync has created nothing, and may be tried again."""
 
     DONE = "done"
     STREAM_NOT_READY = "stream not ready"
@@ -58,7 +60,7 @@ class SyncResult:
 
     `sentence` is a text for the log, empty if DONE. `created` has only rows that this sync created itself. `postponed`
     names leases that were not created because the table had changed meanwhile; the next sync decides again. `shards` is
-    the listing from which it decided.
+    the listing that the sync used.
     """
 
     status: SyncStatus
@@ -96,8 +98,8 @@ class ShardSync:
         self._operation = self.stream.metrics.worker.operations.shard_syncs
 
     async def bootstrap(self, scan: TableScan) -> SyncResult:
-        """Fill an empty table from the filtered listing. If `scan` has any row, even an unreadable one,
-        sync instead.
+        """Create the rows for an empty table from the filtered listing. If `scan` has any lease, even an unreadable
+        one, make a sync instead.
         """
         return await self._counted(self._bootstrap(scan))
 
@@ -110,7 +112,7 @@ class ShardSync:
         return await self._counted(self._sync_with(scan, shards))
 
     async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
-        """Run a sync and count it. A refused sync counts as a failure, like one that raises."""
+        """Run a sync and count it. A sync that is not DONE counts as a failure, like one that raises."""
         began_at = self.stream.clock.monotonic()
         try:
             result = await syncing
@@ -158,11 +160,11 @@ class ShardSync:
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
     async def _snapshot(self) -> SyncResult:
-        """Return the shards that were open at the configured position; they must cover the hash keys exactly once.
+        """List the shards that were open at the configured position; they must cover the hash keys exactly once.
 
         If they do not, the result has no shards. A snapshot is also taken for a table with rows, in order to finish an
-        interrupted creation at a timestamp (shards#interrupted-timestamp-snapshot). Without it, reading would begin
-        with the oldest listed ancestors, and with records older than the timestamp.
+        interrupted creation at a timestamp (shards#interrupted-timestamp-snapshot). Without a snapshot, reading would
+        begin with the oldest listed ancestors, and so with records older than the timestamp.
         """
         fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else None
         listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)
@@ -173,6 +175,9 @@ class ShardSync:
     async def _list_until_sound(
         self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]] | None
     ) -> SyncResult:
+        """List the shards, again if `fault_in` finds a fault, at most LISTINGS_MAX times. Return the shards, or why
+        there are none.
+        """
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
             if attempt:
@@ -224,12 +229,12 @@ class ShardSync:
         )
 
     async def _rows_seen_now(self, graph: ShardGraph, scan: TableScan, wanted: Sequence[Lease]) -> list[Lease]:
-        """Read, consistently, the rows of shards related to the `wanted` ones that the scan does not show.
+        """Read, by consistent reads, the rows that the scan does not show of shards related to the `wanted` ones.
 
-        A scan is no snapshot: it may miss a child row that is written behind it, and later also miss the parent row,
-        which was cleaned up meanwhile. A decision from such a scan would read the parent's whole shard again, or skip
-        records of the child. In a family, rows appear and disappear from the oldest generation to the youngest, so
-        reading them in this order misses none.
+        A scan is not a snapshot: it may miss the row of a child that is created after the scan has passed its place,
+        and also the row of the parent, if that is cleaned up before the scan comes to its place. A decision from such a
+        scan would read the parent's whole shard again, or skip records of the child. Rows of related shards appear and
+        disappear from the oldest generation to the youngest, so reading them in this order misses none.
         """
         known = {lease.key for lease in scan.leases} | scan.unreadable
         akin = await in_turns(graph.kin(lease.key for lease in wanted))
@@ -248,10 +253,11 @@ class ShardSync:
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
-        """Return whether a lease that is wanted because its parents have rows still has a parent with a row.
+        """Return whether a lease may still be created: if parents of it had rows, at least one of these rows must still
+        exist.
 
-        While a parent row exists, nobody deletes its children's rows (shards#deletion-order-of-rows). So a child row
-        that is missing then was never there.
+        While the row of a parent exists, nobody deletes its children's rows (shards#deletion-order-of-rows). So if the
+        child's row is missing then, it never existed.
         """
         witnesses = sorted(lease.parents & rows)
         if not witnesses:
