@@ -260,9 +260,7 @@ class Worker:
         match self.sources.standing(holding.lease):
             case Standing.CONSUMED if holding.lease.handoff_to is None:
                 self._start_consumer(holding)
-            case (
-                Standing.CONSUMED | Standing.FORMER
-            ):  # no consumer here reads the shard, so the next owner need not wait
+            case Standing.CONSUMED | Standing.FORMER:  # no consumer reads the shard here: the next owner need not wait
                 self._finished_tokens.add(holding.token)
                 self._give_back(holding)
             case Standing.UNKNOWN:

@@ -1,1 +1,4 @@
-"""The Spark processor: many shards, one Spark session, exactly once into the sink. Importing it imports no pyspark."""
+"""The Spark processor: writes the records of many shards through one Spark session, exactly once into each sink.
+
+To import this package does not import pyspark.
+"""

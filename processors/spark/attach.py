@@ -1,10 +1,10 @@
-"""Connects a child to the session host of its daemon, and starts the host if there is none. A file lock lets only one
-child start it.
+"""Connects a child to the session host of its daemon, and starts the host if there is none.
 
-The host is the leader of a process session of its own, so signals to the process group of the daemon or of a child do
-not reach it. It watches the daemon and ends after it.
+The session host is the process that has the Spark session, one for each daemon. A file lock lets only one child start
+it. The host is the leader of a process session of its own, so signals to the process group of the daemon or of a child
+do not reach it. It watches the daemon, and ends after the daemon has ended.
 
-Quick to import: the child must start in no time.
+This module is quick to import, because a child has to start quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.ho
 
 
 def daemon_pid() -> int:
-    """Return the daemon's process id: the one that our daemon sets in the environment, or else our parent's."""
+    """Return the daemon's process id: from the environment, where our daemon sets it, or else that of our parent."""
     told = os.environ.get("MLD_DAEMON_PID", "")
     return int(told) if told.isdigit() else os.getppid()
 

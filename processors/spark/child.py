@@ -1,4 +1,4 @@
-"""`mld-spark`: the command that the daemon starts for each shard, and that people start to check or to replay.
+"""`mld-spark`: the command that the daemon starts for each shard, and that people run to check or to replay.
 
     executableName = mld-spark            (our daemon names its file in MLD_PROPERTIES_FILE)
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
@@ -6,7 +6,7 @@
     mld-spark --replay-dead-letter app.properties           (for people: process the dead letters again)
     mld-spark --archive-classes                                   (for people: make sessions start faster)
 
-It imports no pyspark, and little else: a child must start in no time. `relay` does the work of a child.
+It imports no pyspark and little else, because a child has to start quickly. `relay` does the work of a child.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def properties_file(arguments: list[str]) -> str:
 
 
 def refuse_several() -> None:
-    """Raise FatalError if this shard has several children: all records go to one session, in the order of the shard."""
+    """Raise FatalError if this shard has several children: a session needs all its records, in the shard's order, from
+    one child.
+    """
     if os.environ.get("MLD_CHILDREN_PER_SHARD", "1") != "1":
         raise FatalError(
             "mld-spark cannot share a shard with other children: remove mld.childrenPerShard", EXIT_CONFIGURATION
@@ -64,7 +66,7 @@ def main() -> NoReturn:
         sys.exit(import_module(f"mld.processors.spark.{program}").main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
-        # A signal to a whole group or control group reaches us too; the daemon decides when we are done.
+        # A signal to a whole process group or control group reaches us, too, but the daemon decides when we end.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     status = 0
@@ -78,7 +80,7 @@ def main() -> NoReturn:
         sys.stderr.write(f"mld-spark: the session host and this child do not understand each other: {error}\n")
         status = EXIT_FAILURE
     sys.stderr.flush()
-    os._exit(status)  # everything is written, and an ordinary end of the interpreter takes longer
+    os._exit(status)  # everything is written, and the interpreter's ordinary end would take longer
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The error with which a child or a session host ends: one sentence and an exit status.
 
-Quick to import: the child must start in no time.
+This module is quick to import, because a child has to start quickly.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ EXIT_FAILURE, EXIT_CONFIGURATION = 1, 2
 
 
 class FatalError(Exception):
-    """This process, a child or a host, cannot continue: one sentence, and its exit status."""
+    """This process, a child or a session host, cannot continue. The message is one sentence; `status` is the exit
+    status.
+    """
 
     def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
         super().__init__(message)

@@ -1,1 +1,1 @@
-"""Micro-batches: their records on disk, what the sinks hold of them already, and the engine that runs them."""
+"""Micro-batches: their records on disk, the records that sinks hold already, and the engine that runs them."""

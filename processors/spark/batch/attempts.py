@@ -1,7 +1,7 @@
-"""Waits between attempts: after a lost race, while a sink is unavailable, until the host ends.
+"""Repeats attempts at a micro-batch, and waits between them.
 
-An attempt that failed because another writer committed first is repeated at once. After any other failure the wait
-grows each time. Every wait ends when the host ends or its session is gone.
+If an attempt failed because another writer committed first, the next attempt follows at once. After any other failure
+there is a wait, which grows each time. When the host ends or its session is gone, there are no further attempts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
 ATTEMPTS_MAX = 3
-"""Attempts at a micro-batch before the search for a record begins. A wrong value begins it at once."""
+"""After so many failed attempts at a micro-batch the search for the record to blame begins. If an attempt fails over a
+value, the search begins at once.
+"""
 BACKOFF_S = 0.5
 """Wait before the second attempt; it doubles each time."""
 BACKOFF_MAX_S = 30.0
 """Longest wait between attempts while a sink is unavailable."""
 FENCED_MAX = 100
-"""How often others may move our shards during one batch. If it is more, something is wrong."""
+"""So often other writers may move the marks of our shards during one batch. If it happens more often, something is
+wrong.
+"""
 Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """The host ends, and the batch is given up."""
+    """The batch is given up, because the host ends."""
 
 
 class HealthCheck(Protocol):
@@ -42,14 +46,17 @@ def pause_s(failures: int) -> float:
 
 
 def bound_fences(error: Fenced, fenced: int) -> None:
-    """Raise SinkRefused if one batch was fenced more than FENCED_MAX times."""
+    """Raise SinkRefused if other writers moved the marks during one batch (`Fenced`) more than FENCED_MAX times."""
     if fenced > FENCED_MAX:
         raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
 
 
 def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:
-    """Run `attempt` until it succeeds, and return its result. It runs again at once if another writer has moved a
-    shard; if the sink is unavailable, after `wait(error, waits)`. Raises SinkRefused, and what `wait` raises."""
+    """Run `attempt` until it succeeds, and return its result.
+
+    If another writer has moved a mark, it runs again at once; if the sink is unavailable, after `wait(error, waits)`.
+    Raises SinkRefused, and what `wait` raises.
+    """
     fenced = waits = 0
     while True:
         try:
@@ -73,7 +80,7 @@ class Patience:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Wake a wait, which then raises Stopped."""
+        """End the present wait, which then raises Stopped, and prevent further ones."""
         self._stopping.set()
 
     def check(self) -> None:
@@ -88,7 +95,9 @@ class Patience:
             raise Stopped
 
     def wait(self, error: Exception, waits: int) -> None:
-        """Log the error that makes us wait, and wait before the next attempt. Raises SessionGone and Stopped."""
+        """Log the error, which has failed `waits` times, and wait before the next attempt. Raises SessionGone and
+        Stopped.
+        """
         self.check()
         log.error("%s; trying again", error)
         self.pause(waits)

@@ -1,4 +1,4 @@
-"""Where the records of a micro-batch are, or those of a part of it: in pages, or in memory if they are few."""
+"""`BatchSource`: gives access to the records of a micro-batch or of a part of it, in pages or in memory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ Rows = Mapping[StreamShard, Sequence[Row]]
 
 @dataclass(slots=True)
 class BatchSource:
-    """The records of a batch or of a part of it."""
+    """The records of a batch, or of a part of it. Spans select some of these records."""
 
     ends: HighWaterMarks
+    """The position of the last record of each shard."""
     each: Callable[[ShardSpans], Iterator[tuple[StreamShard, Row]]]
-    """Yields the records of all pages that overlap the spans; those of each shard in order."""
+    """Yields the records of all pages that overlap the spans; the records of each shard in order."""
     pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = lambda _: None
-    """Returns pages that hold exactly the records in the spans; None if there are none such."""
+    """Returns pages that hold exactly the records in the spans; None if no set of whole pages does."""
     before: HighWaterMarks = field(default_factory=dict)
-    """For a part of a batch: the position of the record right before the part, by shard."""
+    """For a part of a batch: by shard, the position of the record right before the part."""
     preceding: Preceding = field(default_factory=dict)
-    """What a sink must hold before the batch. A sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
+    """The marks that a sink must have before the batch. A sink that lacks one has gone back in time
+    (`high_water_marks.gaps`).
+    """
     only: frozenset[str] | None = None
-    """The sinks that get these records; None: all."""
+    """The sinks that get these records; None means all."""
 
     def follows(self, marks: HighWaterMarks) -> bool:
-        """Return whether a sink with these marks holds all records before this part. Otherwise it must not get the
-        part."""
+        """Return whether a sink with these marks holds all records before this part. If not, the
+        sink must not get it.
+        """
         misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
         return not misses_part and not gaps(self.preceding, marks)
 
     def each_of(self, spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
-        """Yield exactly the records in the spans; those of each shard in order."""
+        """Yield exactly the records in the spans; the records of each shard in order."""
         return ((shard, row) for shard, row in self.each(spans) if fresh(row[0], spans[shard].after))
 
     def part(self, spans: ShardSpans) -> Rows:
@@ -48,7 +52,7 @@ class BatchSource:
         return found
 
     def without(self, left_out: Collection[tuple[StreamShard, RecordPosition]]) -> BatchSource:
-        """Return a source without some records. Its ends stay the same."""
+        """Return a source without the records `left_out`. Its ends stay the same."""
 
         def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
             return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
@@ -100,8 +104,10 @@ def source_of_rows(
     only: frozenset[str] | None = None,
     preceding: Preceding | None = None,
 ) -> BatchSource:
-    """Return a source of a few records of one shard. It ends at `upto` (default: its last record); `before` is the
-    position of the record before it."""
+    """Return a source of a few records of one shard, which are in memory.
+
+    The source ends at `upto` (default: its last record); `before` is the position of the record before the first one.
+    """
     return BatchSource(
         {shard: upto or rows[-1][0]},
         lambda spans: ((shard, row) for row in rows),

@@ -1,7 +1,7 @@
-"""The sinks of an engine and its dead letter, with the marks of each.
+"""The sinks of an engine, its dead letter, and the high-water marks of each.
 
 A sink gets a part of a batch only if it holds all records before that part. Otherwise its mark would move past records
-that it lacks (`BatchSource.follows`).
+that it lacks (`BatchSource.follows`). To bury a record means to put it into the dead letter.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from mld.processors.spark.sink_port import GoneBack, Sink, SinkError
 
 log = logging.getLogger("mld.spark")
 NAMED_MAX = 3
-"""How many shards a line of the log names."""
+"""A line of the log names at most so many shards."""
 
 
 def buried_in(shard: StreamShard, sink: str, at: RecordPosition) -> StreamShard:
-    """Return the shard that stands for one buried record in the marks of the dead letter: it was buried because of
-    `sink`, which has not got past it yet.
+    """Return a name, in the form of a shard, for the mark of one buried record in the dead letter.
 
-    Each record has a mark of its own. After a restart other records may fail when the sink gets there."""
+    The mark records that the record at `at` was buried because `sink` failed over it, and that the mark of that sink
+    may not have moved past it yet. Each buried record has a mark of its own, because after a restart other records may
+    fail before the sink gets there."""
     return StreamShard(shard.stream, OF_A_RECORD.join((shard.shard, sink, at.encode())))
 
 
@@ -57,13 +58,14 @@ class Destinations:
         """Check that every sink holds the records right before the batch. Raises GoneBack, SinkRefused, SessionGone and
         Stopped.
 
-        If a sink seems to lack some, it is opened again first, because another worker may have had the shard. A sink
-        without any record of a shard begins with this batch; if `accepts`, so does a sink with a gap. A dead letter
-        that lacks the end of a shard only causes a warning, because mld 0.2.0 did not record these ends."""
+        A sink that seems to lack some is first opened again, because another worker may have had the shard meanwhile. A
+        sink without any record of a shard begins with this batch; if `accepts`, so does a sink that lacks records. If
+        a dead letter lacks the end of a parent shard, this only causes a warning, because mld 0.2.0 did not record
+        these ends."""
         at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
         for sink in self.all():
             is_dead, before = sink is self.dead, source.preceding
-            if is_dead:  # its marks are those of letters, so only the end of a shard can be checked
+            if is_dead:  # its marks show only how far records were looked at, so only ends of shards can be checked
                 before = {shard: {**every, shard: RecordPosition(0)} for shard, every in before.items()}
             if not gaps(before, self.marks[sink.name]) and (is_dead or not spans(at, self.marks[sink.name])):
                 continue
@@ -82,7 +84,7 @@ class Destinations:
             source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
-        """Return the records that sinks lack, each time with all sinks that lack exactly these."""
+        """Yield the spans of records that some sink lacks, each with all sinks that lack exactly these records."""
         groups: list[tuple[ShardSpans, list[Sink]]] = []
         for sink in self.sinks:
             marks = self.marks[sink.name]
@@ -97,13 +99,14 @@ class Destinations:
         return iter(groups)
 
     def held(self, shard: StreamShard, own: HighWaterMarks) -> RecordPosition | None:
-        """Return the position up to which every sink holds a shard; without sinks, up to which the pipeline has written
-        (`own`)."""
+        """Return the position up to which every sink holds a shard; if there are no sinks, the position up to which the
+        pipeline has written by itself (`own`)."""
         return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
 
     def end(self, shards: Collection[StreamShard], batch_id: str) -> None:
-        """Have every sink and the dead letter record that these shards have ended, if they hold records of them. Raises
-        SinkError."""
+        """Have every sink and the dead letter that hold records of these shards record that the shards have ended.
+
+        Raises SinkError."""
         for sink in self.all():
             held = {shard: mark for shard, mark in self.marks[sink.name].items() if shard in shards and mark != ENDED}
             if held:
@@ -114,7 +117,9 @@ class Destinations:
                     raise SinkError(f"sink {sink.name} has gone back in time meanwhile")
 
     def forget_buried(self) -> None:
-        """Remove the marks of buried records from the dead letter, once the sinks have got past these records."""
+        """Have the dead letter remove its marks of buried records for which the sinks' own marks
+        have moved past them.
+        """
         dead = self.dead
         if dead is not None:
             marks = self.marks[dead.name].items()

@@ -1,18 +1,18 @@
 """Runs micro-batches on the session, one at a time and on one thread, until every sink holds all records once.
 
-The sinks' high-water marks are the only memory. Each sink gets all records past its own mark, and no others. A record
-is committed when every sink holds it.
+The sinks' high-water marks are the only memory of what was written. Each sink gets all records past its own mark, and
+no others. A record is committed when every sink holds it.
 
-An attempt may end for each sink in one of these ways:
+An attempt to publish to a sink may fail in these ways, and this is what the engine does then:
 
-* another writer moved a mark (Fenced): read the marks again, trim, and repeat at once
-* a file that the pipeline has read is gone (InputGone): let the pipeline read again, and repeat
-* the sink cannot take the batch now (SinkError): wait and repeat, for as long as it takes
-* the job or the pipeline failed: repeat, then run smaller parts, until a record stands alone (`poison`)
-* a sink has gone back in time (GoneBack): stop the shards of which it lacks records
-* it can never succeed (SinkRefused, PipelineError): stop all shards of the batch
-* a task hangs (TaskHangs): repeat; from the second time on, run parts (`running`)
-* the session is gone (SessionGone): the host ends, and a new one starts from the checkpoints
+* Another writer moved a mark (Fenced): read the marks again, drop the records that the sink holds, repeat at once.
+* A file that the pipeline has read is gone (InputGone): call the pipeline's `setup` again, and repeat.
+* The sink cannot take the batch now (SinkError): wait and repeat, for as long as it takes.
+* The job or the pipeline failed: repeat, then run smaller parts, down to a single record (`poison`).
+* A sink lacks records that it had (GoneBack): stop the shards of which it lacks records.
+* The attempt can never succeed (SinkRefused, PipelineError): stop all shards of the batch.
+* A task hangs (TaskHangs): repeat; from the second time on, run the batch in parts (`running`).
+* The session is gone (SessionGone): the host ends, and a new one starts from the checkpoints.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Engine:
         self._destinations.open()
 
     def stop(self) -> None:
-        """Wake a wait between attempts, which then raises Stopped."""
+        """End a wait between attempts, which then raises Stopped."""
         self._patience.stop()
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
@@ -90,9 +90,11 @@ class Engine:
         return lowest(every, shard)
 
     def end(self, shards: Preceding) -> dict[StreamShard, str]:
-        """Have every sink record that these shards have ended. This comes before the last checkpoints, so that a child
-        shard can tell later whether a sink has lost records of its parent. Return the shards that cannot end, because a
-        sink lacks records of them or refuses, with the reason. Raises SessionGone and Stopped."""
+        """Have every sink record that these shards have ended. Return the shards that cannot end, because a sink lacks
+        records of them or refuses, with the reason.
+
+        This has to come before the last checkpoints of the shards. Then, when a child shard begins, it can be checked
+        whether a sink has lost records of the parent. Raises SessionGone and Stopped."""
         failed: dict[StreamShard, str] = {}
         waits = 0
         while left := {shard: what for shard, what in shards.items() if shard not in failed}:
@@ -140,8 +142,10 @@ class Engine:
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
-        """Run records under positions of their own into all sinks, or into `only` some. If a shard has to stop, the
-        marks tell where. Raises SessionGone and Stopped."""
+        """Run dead letters, under the positions in `rows`, into all sinks, or into the sinks `only`.
+
+        If the shard that stands for the letters has to stop, the sinks' marks show how far the replay has come. Raises
+        SessionGone and Stopped."""
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
         return BatchOutcome(self._run(source, {}, math.inf), self._jobs.figures)
@@ -149,8 +153,9 @@ class Engine:
     def _run(
         self, source: BatchSource, runs: Spans, in_a_row_max: float = POISON_IN_A_ROW_MAX
     ) -> dict[StreamShard, str]:
-        """Run a part of a batch. Return the shards that have to stop, with the reason. If a sink has gone back in time,
-        nothing is run, and only the shards of which it lacks records have to stop."""
+        """Run a part of a batch, noting `runs` as running. Return the shards that have to stop, with the reason.
+
+        If a sink has gone back in time, nothing is run, and only the shards of which it lacks records have to stop."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             if self._running.suspects.keys() & source.ends.keys():
@@ -172,8 +177,9 @@ class Engine:
     def _failed(
         self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: float
     ) -> dict[StreamShard, str]:
-        """Look for the records because of which a part fails again and again, and return the shards that have to stop.
-        More than `in_a_row_max` failing records in a row are not blamed. Raises SinkRefused and PipelineError."""
+        """Find the records to blame in a part that has failed again and again. Return the shards that have to stop.
+
+        If more than `in_a_row_max` records in a row fail, they are not blamed. Raises SinkRefused and PipelineError."""
         log.warning("batch %d fails, searching for the record: %s", self._jobs.number, error)
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():

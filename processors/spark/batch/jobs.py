@@ -1,11 +1,11 @@
-"""Runs the jobs of a part of a batch: hands the records over, calls the pipeline, and publishes its frames.
+"""Runs the jobs of a part of a batch: hands the records to Spark, calls the pipeline, and publishes its frames.
 
-Attempts are repeated here until they succeed or their number is used up (`engine` lists the cases). `poison` decides
-which record is to blame.
+Attempts are repeated here until one succeeds, or until as many as allowed have failed (`engine` lists the cases).
+`poison` decides which record is to blame.
 
-A job counts the records that it could not decode, but cannot list them, because a list has no bound. Instead it sets
-one bit of 32,768 for each such record, by a checksum of the record's position (`handover.BIT`). Then only records whose
-bit is set are decoded a second time, for the dead letter.
+A job counts the malformed records, which it could not decode, but does not list them, because such a list could be of
+any length. Instead it sets one of 32,768 bits for each such record, chosen by a checksum of the record's position
+(`handover.BIT`). Then only records whose bit is set are decoded a second time, for the dead letter.
 """
 
 from __future__ import annotations
@@ -51,24 +51,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 SLICES_FIRST, SLICES_NEXT, SLICES_MAX = 4, 64, 1_000
-"""The number of tasks of the first job that searches for records, the least number of the second one, and the most of
-any. Usually the first job reports the rows, and a task of Python costs more than the rows; if it does not, the next job
-cuts finer.
+"""The search for failing records runs jobs over slices, one task for each slice. SLICES_FIRST is the number of slices
+in the first job, SLICES_NEXT the least number in the second, SLICES_MAX the most in any. The first job has few, because
+it usually reports the failing rows, and a Python task costs more than its rows. If it does not report them, the next
+job has smaller slices.
 """
 SUSPECTS_PART = 4
-"""If more than one record in so many is malformed, the second decoding takes all records, since leaving some out saves
-nothing.
+"""If more than one record in so many is malformed, all records are decoded a second time, because to leave some out
+would save nothing.
 """
 JOINED_FROM, JOINED_RECORDS, JOINED_BYTES_MAX = 8, 300, 8 << 20
-"""More than JOINED_FROM pages that have fewer than JOINED_RECORDS records each are joined into one page, because
-opening a page costs Spark as much as so many records cost us. Larger pages are not joined, because our memory has to
-hold them meanwhile. Only a first attempt joins pages: if joining fails on a full disk, the next attempt takes the pages
-as they are.
+"""Small pages are joined into one: to open a page costs Spark as much as it costs us to rewrite JOINED_RECORDS records.
+They are joined if all together have fewer than JOINED_RECORDS records for each page beyond the first JOINED_FROM, and
+less than JOINED_BYTES_MAX bytes, because our memory has to hold them. Only a first attempt joins pages: if joining
+fails on a full disk, the next attempt takes the pages as they are.
 """
 SPLIT = 4
-"""A failing slice whose rows are not reported is cut into so many slices."""
+"""If a slice fails and its failing rows are not reported, the next job cuts it into so many slices."""
 PIPELINE = "(pipeline)"
-"""Stands for the sink when a pipeline writes by itself. No sink can have this name."""
+"""Takes the place of a sink's name if the pipeline writes by itself. No sink can have this name."""
 Kind = TypeVar("Kind")
 SinkFailure = tuple[Sink, SinkError]
 """A sink, and the error that it raised."""
@@ -78,25 +79,28 @@ class Frames(Protocol):
     """Makes the frames of one session: `session.handover.Handover`, or its twin in memory."""
 
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
-        """Make frames of pages, which are given by their URIs. `slices`: how to cut the only page for `failing`.
-        `suspects`: take only records whose bit is set."""
+        """Make frames of pages, which are given by their URIs.
+
+        `slices` is how to cut the page, which must be the only one, for `failing`. `suspects` is a bitmap: take only
+        records whose bit is set."""
 
     def compute(self, frame: DataFrame) -> None: ...
     def functions_told(self) -> AbstractContextManager[None]:
-        """Have Python functions report to `failing` the rows over which they raise, in frames that are made within this
-        block."""
+        """Make the Python functions of frames that are made within this block report rows over which they raise.
+
+        `failing` returns these reports."""
 
     def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure]:
-        """Return what fails in `count` slices, the first failure first. Raises ValueError if that cannot be found
-        out."""
+        """Run a job over a frame of `count` slices, and return the failures, the first one first. Raises ValueError if
+        they cannot be found."""
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute the common part of several frames only once, within this block."""
 
 
 class _FailingSlice(NamedTuple):
-    """Records that were computed together in a slice that failed. `told` is the record that failed; None if that is
-    unknown."""
+    """A slice that failed: the indexes of its records, the index of the record that was reported (`told`; None if none
+    was), and the text of the exception."""
 
     records: tuple[int, ...]
     told: int | None
@@ -140,14 +144,14 @@ class Jobs:
         self.figures = BatchFigures()
         self.number = 0
         self._run = uuid4().hex[:12]
-        """Part of the id of each batch, so that no other host or start uses the same id."""
+        """Part of the id of each batch. It makes the id unique among all hosts and all their starts."""
         self.took_rows: set[str] = set()
-        """Sinks that have taken rows since `poison` last asked."""
+        """Sinks that have taken rows since `poison` last cleared this."""
         self._looked: dict[StreamShard, RecordPosition] = {}
-        """Position up to which each shard is known to have no malformed record that is missing in the dead letter. The
-        dead letter's own mark may be lower or higher."""
+        """For each shard, the position up to which all malformed records are known to be in the dead letter. The dead
+        letter's own mark may be lower or higher."""
         self._suspects: tuple[frozenset[StreamShard], bytes] | None = None
-        """Malformed records that a job has seen: their shards, and the bitmap of their bits."""
+        """The shards all of whose malformed records a job has seen, and the bitmap with the bits of these records."""
         self._stray_names = StrayNames()
         self._malformed_share = MalformedShare(settings.malformed_share_max)
         self._counted: Counted | None = None
@@ -165,9 +169,9 @@ class Jobs:
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Run attempts until every sink holds the whole source, or `attempts_max` of them have failed. A failure over a
-        value is the last attempt. Raises SinkRefused, PipelineError, JobFailed and PipelineFailed, and SessionGone and
-        Stopped, which end everything."""
+        """Run attempts until every sink holds the whole source, or `attempts_max` attempts have failed. After a failure
+        over a value there is no further attempt. Raises SinkRefused, PipelineError, JobFailed and PipelineFailed; also
+        SessionGone and Stopped, after which the host ends."""
         failures = fenced = waits = 0
         while True:
             try:
@@ -202,7 +206,7 @@ class Jobs:
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
                     self._patience.pause(failures)
-            if cannot is not None:  # wait for this sink before blaming a record: the record may fail there, too
+            if cannot is not None:  # wait for this sink before a record is blamed: the record may fail there, too
                 waits += 1
                 self._patience.wait(cannot, waits)
             if _first(errors, InputGone) is not None:
@@ -215,8 +219,8 @@ class Jobs:
                 raise failed
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
-        """Publish to every sink what it lacks, then put malformed records into the dead letter unless a sink failed.
-        Return the errors of the sinks. Raises PipelineFailed, PipelineError and SpoolError."""
+        """Publish to every sink the records that it lacks. If no sink failed, put malformed records into the dead
+        letter. Return the errors of the sinks. Raises PipelineFailed, PipelineError and SpoolError."""
         self._suspects = self._counted = None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
@@ -282,8 +286,10 @@ class Jobs:
     # --- malformed records -------------------------------------------------------------------------------------------
 
     def _take_note(self, source: BatchSource, batch: ShardSpans, handed: Handed, count: int) -> None:
-        """Note how many malformed and stray records the jobs have seen. A pipeline may have read only some of its
-        records."""
+        """Note how many malformed and stray records the jobs have seen, out of `count` records in the batch.
+
+        Stray records have fields that the schema does not name. If the pipeline has read only some of the records, the
+        jobs have not seen all."""
         counted = handed.counts()
         if counted is None:
             return
@@ -308,7 +314,7 @@ class Jobs:
             self._suspects = covered, counted.bitmap
 
     def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
-        """Return whether the jobs over `batch` have seen all records of the shard that were not looked at before."""
+        """Return whether the jobs over `batch` have seen all records of the shard that no earlier job has looked at."""
         after = batch[shard].after if shard in batch else source.ends[shard]
         return after is None or not fresh(after, self._looked_at(shard))
 
@@ -320,7 +326,7 @@ class Jobs:
         return max(known, default=None)
 
     def _publish_malformed(self, source: BatchSource, dead: Sink) -> None:
-        """Put the malformed records of the source into the dead letter."""
+        """Put the malformed records of the source into the dead letter, as far as they are not known to be there."""
         looked = {shard: mark for shard in source.ends if (mark := self._looked_at(shard)) is not None}
         missing = spans(source.ends, looked)
         if not missing:
@@ -336,8 +342,8 @@ class Jobs:
             log.warning("%d records cannot be decoded and are in the dead letter %s", count, self._settings.dead_letter)
 
     def _check_share(self, handed: Handed) -> None:
-        """Raise SinkRefused if too many records are malformed: a changed schema must not drain the stream into the dead
-        letter."""
+        """Raise SinkRefused if too many records are malformed: if the producers change their schema, the whole stream
+        must not go into the dead letter."""
         if self._settings.malformed_share_max >= 1:
             return
         counted = self._counted or handed.look()
@@ -353,8 +359,10 @@ class Jobs:
     def handed(
         self, source: BatchSource, batch: ShardSpans, suspects: bytes | None = None
     ) -> Iterator[tuple[Handed, int]]:
-        """Give frames of the records in `batch` (only of `suspects` among them, if given), and the number of records in
-        `batch`. The frames are valid within this block. Raises SpoolError."""
+        """Yield frames of the records in `batch`, and the number of these records. With the bitmap `suspects`, the
+        frames have only the records whose bit is set.
+
+        The frames are valid within this block. Raises SpoolError."""
         found = source.pages_of(batch)
         if found is None or (self.figures.attempts < 2 and _are_small(found)):
             part = [record for _, rows in sorted(source.part(batch).items()) for _, record in rows]
@@ -370,7 +378,7 @@ class Jobs:
     def handed_records(
         self, records: Sequence[SparkRecord], slices: Slices | None = None, suspects: bytes | None = None
     ) -> Iterator[Handed]:
-        """Give frames of these records, which are written into a page of their own. Raises SpoolError."""
+        """Yield frames of these records, which are written into a page of their own. Raises SpoolError."""
         started = time.monotonic()
         with self.spool.written(records) as page:
             handed = self._handover.of_pages([page], slices, suspects)
@@ -388,8 +396,8 @@ class Jobs:
     # --- who is to blame ---------------------------------------------------------------------------------------------
 
     def computes(self, source: BatchSource) -> bool:
-        """Return whether all frames can be computed without writing them. If so, a sink is to blame and not a
-        record."""
+        """Return whether all frames can be computed without writing them. If so, no record fails in the pipeline, and
+        the failure is in a sink."""
         try:
             for batch, sinks in self._destinations.groups(source):
                 with self.handed(source, batch) as (handed, count):
@@ -408,8 +416,9 @@ class Jobs:
                 self._handover.compute(frame)
 
     def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
-        """Return the records that fail when each is computed alone for these sinks, with Spark's reason. Return nothing
-        if that cannot be found out, as with a pipeline that combines records."""
+        """Return the indexes of the records that fail when each is computed alone for these sinks, with Spark's reason.
+
+        Return an empty mapping if they cannot be found, for instance because the pipeline combines records."""
         left, slices_max, are_told = list(range(len(records))), SLICES_FIRST, True
         try:
             while True:
@@ -421,7 +430,7 @@ class Jobs:
                     alone = _reasons(self._failing_slices(records, sorted(told), SLICES_MAX, sinks))
                     if len(alone) == len(told):
                         return alone
-                    are_told = False  # the reports name wrong rows, as the pipeline gathers or sorts them first
+                    are_told = False  # the pipeline gathers or sorts rows first, so the reports name wrong rows
                 suspects = {at for one in found for at in one.records}
                 if len(suspects) == len(left) and slices_max != SLICES_FIRST:
                     return {}  # nearly all slices fail, so smaller slices do not narrow it down
@@ -436,7 +445,7 @@ class Jobs:
         self, records: Sequence[SparkRecord], which: Sequence[int], slices_max: int, sinks: Sequence[Sink]
     ) -> list[_FailingSlice]:
         """Run one job for each sink over the records with the indexes `which`, cut into at most `slices_max` slices.
-        Return what fails."""
+        Return the slices that fail."""
         size = -(-len(which) // slices_max)
         slices = Slices(-(-len(which) // size), size)
         found: list[PartitionFailure] = []
@@ -451,7 +460,7 @@ class Jobs:
         ]
 
     def fails_without_records(self) -> bool:
-        """Return whether the pipeline raises its exception without any record, so that no record is to blame."""
+        """Return whether the pipeline raises an exception even without records, so that no record is to blame."""
         try:
             with self.handed_records([]) as handed:
                 self.frames(handed.records, {}, 0, 1)
@@ -468,7 +477,7 @@ class Jobs:
                 self._compute(handed, {}, len(records), sinks)
                 counted = handed.counts()
                 return counted is None or counted.malformed == 0
-        except Exception as error:  # of any kind: it shows only that these records are no evidence
+        except Exception as error:  # any exception only shows that these records cannot be used as evidence
             self._patience.check()
             log.debug("they cannot be computed: %s", error)
             return False

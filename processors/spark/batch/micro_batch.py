@@ -1,8 +1,8 @@
 """Plans one micro-batch from the pages that all shards have offered.
 
-The pages of a shard are taken in order. Records that all sinks hold are dropped: a page that ends at or below the
-shard's mark is `done` without a job, and of a page that begins at or below it only the rest is taken. The mark is the
-lowest of all sinks. For a sink with a higher mark the engine trims again.
+The pages of a shard are taken in order. Records that all sinks hold are dropped: a page that ends at or before the
+shard's mark is `done` without a job, and of a page that begins at or before the mark only the records after it are
+taken. The shard's mark is here the lowest of all sinks. For a sink with a higher mark, the engine drops more records.
 
 Pure: values in, values out.
 """
@@ -18,7 +18,9 @@ from mld.processors.spark.positions import RecordPosition, StreamShard
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One page of one shard. `link` is the number of its child's connection, `number` the page's own."""
+    """One page of one shard, which its child offers. `link` is the number of the child's connection, `number` that of
+    the page.
+    """
 
     link: int
     number: int
@@ -29,15 +31,15 @@ class Offer:
     size: int
     arrived_at: float = 0.0
     preceding: HighWaterMarks = field(default_factory=dict)
-    """Marks that a sink must have before it takes this page: the record delivered or checkpointed right before it, and
-    the ends of the parent shards."""
+    """Marks that a sink must have before it takes this page: the position of the record right before the page (in the
+    page before, or of the checkpoint), and the ends of the parent shards."""
     upto: int = 0
-    """The number of the last line in it, as the child counts lines."""
+    """The number of the last line whose records are in the page, as the child counts lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of an offer that is in a micro-batch: the records after `after`, or all."""
+    """The part of an offer that is in a micro-batch: the records after the position `after`; None means all."""
 
     offer: Offer
     after: RecordPosition | None = None
@@ -45,7 +47,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The parts to run, and the offers that are `done` because all sinks hold them."""
+    """The parts of offers to run (`slices`), and the offers that all sinks hold already (`done`)."""
 
     slices: tuple[Slice, ...]
     done: tuple[Offer, ...]
@@ -61,12 +63,12 @@ class MicroBatch:
 
     @property
     def preceding(self) -> Preceding:
-        """What a sink must hold before the first offer of each shard."""
+        """The marks that a sink must have before the first offer of each shard."""
         return {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
 
     @property
     def records(self) -> int:
-        """The number of records in the pages, including those that are trimmed."""
+        """The number of records in the pages, including those that are dropped because the sinks hold them."""
         return sum(piece.offer.records for piece in self.slices)
 
     @property
@@ -74,12 +76,12 @@ class MicroBatch:
         return sum(piece.offer.size for piece in self.slices)
 
     def without(self, shards: Container[StreamShard]) -> MicroBatch:
-        """Return the parts to run of all other shards."""
+        """Return the parts to run, without those of these shards."""
         return MicroBatch(tuple(piece for piece in self.slices if piece.offer.shard not in shards), ())
 
 
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
-    """Return one micro-batch of all offers, in their order."""
+    """Return one micro-batch of all offers, in their order. `marks` are the lowest marks of all sinks."""
     slices: list[Slice] = []
     done: list[Offer] = []
     reached: dict[StreamShard, RecordPosition] = dict(marks)

@@ -21,7 +21,7 @@ class BatchFigures:
     malformed: int = 0
     poisoned: int = 0
     stray: int = 0
-    """Records, among those that were looked at, that have fields which the schema does not name."""
+    """Records with fields that the schema does not name, among the records that were checked for such fields."""
     attempts: int = 0
     failures: int = 0
     jobs: int = 0
@@ -31,8 +31,7 @@ class BatchFigures:
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """The outcome. `failed` has a reason for each shard that stops. All other shards of the batch are committed to
-    their ends."""
+    """The outcome. `failed` has the reason for each shard that stops. All records of the other shards are committed."""
 
     failed: dict[StreamShard, str] = field(default_factory=dict)
     figures: BatchFigures = field(default_factory=BatchFigures)

@@ -1,8 +1,8 @@
-"""Writes pages: Parquet files of record columns, which Spark reads directly. Also reads them back, for a few records.
+"""Writes pages: Parquet files with the columns of records, which Spark reads directly. Also reads single records back.
 
 The files use the simplest form of the format: plain, uncompressed columns, and small row groups, so that neither writer
-nor reader holds much at once. Each column of a row group is one Parquet page. The columns are those of
-`session.handover.RAW`. An index between the data and the footer tells `rows` where the values are.
+nor reader needs much memory. Each column of a row group is one Parquet page. The columns are those of
+`session.handover.RAW`. An index of our own between the data and the footer shows `rows` where the values are.
 
 A child uses this module, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
 """
@@ -34,14 +34,14 @@ _COLUMNS = (
     ("s", _BYTE_ARRAY, True, _REQUIRED),
     ("h", _BYTE_ARRAY, True, _REQUIRED),
 )
-"""Name, type, whether it is text, and whether it may have nulls."""
+"""For each column: its name, its type, whether it is text, and whether it may have nulls."""
 _UTF8, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 0, 0, 3, 0, 0
 _LENGTH = struct.Struct("<I")
 _FORMATS = {_INT32: "i", _INT64: "q"}
 
 
 class SpoolPage(NamedTuple):
-    """A complete page: how many records, and the positions of the first and the last one."""
+    """A complete page: the number of its records, and the positions of the first and the last one."""
 
     records: int
     first: RecordPosition
@@ -49,7 +49,7 @@ class SpoolPage(NamedTuple):
 
 
 class PageWriter:
-    """Writes one page, group by group. Raises SpoolError after removing the file."""
+    """Writes one page, row group by row group. If that fails, it removes the file and raises SpoolError."""
 
     def __init__(self, path: Path, shard: StreamShard) -> None:
         self.records = 0
@@ -92,7 +92,7 @@ def _joined(groups: Sequence[RecordColumns]) -> Sequence[Sequence[Any]]:
 
 
 def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
-    """Write records of any shards as a page. Raises SpoolError after removing the file."""
+    """Write records of any shards as a page. If that fails, remove the file and raise SpoolError."""
     file = _File(path)
     group: list[SparkRecord] = []
     size = 0
@@ -108,11 +108,11 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> None:
 
 
 class SpoolError(FatalError):
-    """Records cannot be stored; one sentence with the remedy."""
+    """Records cannot be stored. The message is one sentence, and names the remedy."""
 
 
 def no_room(directory: Path, error: OSError) -> SpoolError:
-    """Return the error for a directory that cannot take a page."""
+    """Return the error to raise if a page cannot be written into this directory."""
     return SpoolError(
         f"no room for records in {directory}: {error.strerror}; nothing of them is checkpointed; make room, or name "
         "another directory by mld.spark.spool"
@@ -175,8 +175,8 @@ def _plain(values: Sequence[Any], kind: int) -> bytes:
 
 
 def _optional(values: Sequence[Any], kind: int) -> bytes:
-    """Encode a column that may have nulls: first one run with a bit for each value, in Parquet's hybrid encoding, then
-    the values."""
+    """Encode a column that may have nulls: first a bit for each value, which is 0 for a null, as one run of Parquet's
+    hybrid encoding; then the values that are not null."""
     bits = (1 << len(values)) - 1
     if None in values:
         bits -= sum(1 << at for at, value in enumerate(values) if value is None)
@@ -191,7 +191,7 @@ def _page_head(count: int, size: int) -> bytes:
 
 
 def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes:
-    """Return what follows the data: our index for `rows`, and Parquet's footer."""
+    """Return the bytes after the data: our index for `rows`, and Parquet's footer."""
     kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
     index = json.dumps(kept).encode()
     elements = [encoded((4, BINARY, "mld"), (5, I32, len(_COLUMNS)))]
@@ -254,7 +254,7 @@ def _all(body: bytes, at: int, kind: int, count: int) -> Iterable[Any]:
 
 
 def _texts(body: bytes, at: int) -> Iterator[bytes]:
-    """Yield the texts of a column; each is preceded by its length."""
+    """Yield the texts of a column, from position `at` of `body`; before each text is its length."""
     while at < len(body):
         stop = at + _LENGTH.size + _LENGTH.unpack_from(body, at)[0]
         yield body[at + _LENGTH.size : stop]

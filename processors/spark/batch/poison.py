@@ -1,16 +1,16 @@
-"""The search for records with which the pipeline or a sink fails: a batch that fails is divided.
+"""Searches a batch that fails for the records over which the pipeline or a sink fails, by running smaller parts.
 
-If the pipeline computes each record by itself, all records that cannot be computed are found together. Mostly two jobs
-find them: one over all records, and one over the reported records, each alone. If all other records can be computed,
-the found ones go to the dead letter in one commit. Then the rest is written. If that fails, it is halved: first by
-shards, so that all other shards are committed before the search begins within one shard; then by records, until one
-record stands alone.
+First all records that cannot be computed are searched for together, which works if the pipeline computes each record by
+itself. Usually two jobs are enough: one over all records reports the failing ones, and one confirms each of these
+alone. If all other records can be computed, the found records go to the dead letter in one commit, and the rest is
+written. If that fails, the rest is halved again and again: first by shards, so that all other shards are committed
+before the search within one shard begins; then by records, down to a single record.
 
 A single record goes to the dead letter only if there is evidence against it. Otherwise its shard stops. A record that
-cannot be computed is blamed only if the pipeline works for another record right after it. A record that cannot be
-written is blamed only if the sink takes other records; and after a few such records, only if the sink has taken others
-in between. If the meaning of the error is unknown, as with a format that is not ours, the sink must have taken other
-records in the same search.
+cannot be computed is blamed only if the pipeline works for another record right afterwards. A record that cannot be
+written is blamed only if the sink takes other records; after a few such records in a row, only if the sink has taken
+others in between. If the meaning of the error is unknown, as with a format that mld has no sink for, the sink must have
+taken other records in the same search.
 """
 
 from __future__ import annotations
@@ -41,29 +41,30 @@ from mld.properties.spark_values import OnPoison
 log = logging.getLogger("mld.spark")
 
 POISON_IN_A_ROW_MAX = 20
-"""If more records in a row than this fail each on its own, the pipeline is wrong, and the records are not."""
+"""If more records in a row than this fail, each of them alone, the pipeline is to blame and not the records."""
 REFUSED_IN_A_ROW_MAX = 3
-"""How many records that a sink refuses may be buried in a row, on whatever shard. If it refuses one more, it takes none
-at all.
+"""So many records that a sink refuses may be buried in a row, on whatever shards. If the sink refuses one more, it
+probably takes none at all.
 """
 WAITED_MAX = 8
-"""Attempts at a record that can be computed but that a sink does not take for an unknown reason. They last a minute, in
-which the sink may recover. Then the shard stops.
+"""So many attempts are made at a record that can be computed, but that a sink does not take for an unknown reason. They
+last a minute, in which the sink may recover. Then the shard stops.
 """
 FRUITLESS_MAX = 12
-"""After so many parts in a row of which a sink takes nothing, no more shards are tried: probably it is not their
-fault."""
+"""If so many groups of shards in a row fail, no further shards are tried together: probably the shards are not to
+blame. The search then goes on within each shard.
+"""
 ATTEMPTS_IN_A_SEARCH_MAX = 500
-"""After so many attempts the shard stops, because other shards have waited long enough. It continues when its records
-are delivered again.
+"""After so many attempts the searched shard stops, because other shards have waited long enough. The search continues
+when the shard's records are delivered again.
 """
 NEIGHBOURS_MAX = 8
-"""How many other records are tried when one fails alone. If the pipeline works for one of them, the record is to
-blame."""
+"""When a record fails alone, so many other records are tried. If the pipeline works for one of them, the first record
+is to blame."""
 KEPT_BYTES_MAX = 1 << 20
-"""Longest record that is kept as one that went well."""
+"""Longest record that is kept in memory as one for which the pipeline works."""
 LETTERS_AT_ONCE = 1_000
-"""Records that are buried in one commit."""
+"""At most so many records are buried in one commit."""
 
 ENDS = "the session of Spark has ended, or was held up, each time it was processed, also when it was alone"
 
@@ -72,7 +73,7 @@ Letter = tuple[StreamShard, Row, str]
 
 
 class EndsSession(ValueFailed):
-    """Sessions have ended while this record alone was processed."""
+    """The session has ended several times while this record was processed alone."""
 
     def __init__(self, suspect: RunningSpan) -> None:
         super().__init__(ENDS)
@@ -80,14 +81,14 @@ class EndsSession(ValueFailed):
 
 
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
-    """Return the largest number of records of one shard that fail in a row."""
+    """Return the largest number of records in a row, of one shard, that fail."""
     by_shard = sorted(range(len(every)), key=lambda at: every[at][0])
     rows = groupby(by_shard, lambda at: (every[at][0], at in failing))
     return max((len(list(row)) for (_, fails), row in rows if fails), default=0)
 
 
 class PoisonSearch:
-    """The search of one engine."""
+    """Runs the searches of one engine."""
 
     def __init__(
         self, settings: SparkSettings, jobs: Jobs, destinations: Destinations, patience: Patience, running: Running
@@ -98,22 +99,24 @@ class PoisonSearch:
         self._destinations = destinations
         self._patience = patience
         self._went_well: SparkRecord | None = None
-        """A record of the last batch that was published."""
+        """A record of the last batch that was published, as one for which the pipeline works."""
         self._refused: Counter[str] = Counter()
-        """How many records in a row were buried because a sink refuses them, by sink."""
+        """By sink: how many records in a row were buried because the sink refuses them."""
         self._taken: set[str] = set()
         """Sinks that have taken rows in this search."""
         self._has_waited = False
         """Whether this search has already waited for a sink that takes nothing."""
 
     def keep(self, record: SparkRecord) -> None:
-        """Keep a record that went well."""
+        """Keep a record for which the pipeline works, unless it is large."""
         if len(record.data) <= KEPT_BYTES_MAX:
             self._went_well = record
 
     def search(self, batch: BatchSource, in_a_row_max: float = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
-        """Commit all records that can be committed. Return the shards that have to stop, with the reason. Suspected
-        shards run in parts at once, because a job over all their records may end the session."""
+        """Commit all records that can be committed. Return the shards that have to stop, with the reason.
+
+        If records of some shards are suspected of ending sessions, only these shards are searched, in small parts from
+        the beginning, because a job over all their records may end the session."""
         self._note_taken()
         self._taken.clear()
         self._has_waited = False
@@ -134,22 +137,22 @@ class PoisonSearch:
         return failed
 
     def _without_what_fails(self, batch: BatchSource, in_a_row_max: float) -> BatchSource:
-        """Find and bury all records that cannot be computed, and return the rest; return the whole batch if they cannot
-        be found together. Raises SinkRefused."""
+        """Find and bury all records that cannot be computed, and return the batch without them. Return the whole batch
+        if such records cannot be found together. Raises SinkRefused."""
         groups = list(self._destinations.groups(batch))
         if len(groups) != 1 or batch.only is not None or self._settings.on_poison is OnPoison.STOP:
             return batch
         ((missing, sinks),) = groups
         every = list(batch.each_of(missing))
-        said = self._jobs.failing([record for _, (_, record) in every], sinks)
-        if not said or _longest_row(every, said) > in_a_row_max:
+        reasons = self._jobs.failing([record for _, (_, record) in every], sinks)
+        if not reasons or _longest_row(every, reasons) > in_a_row_max:
             return batch
-        rest = batch.without({(every[at][0], every[at][1][0]) for at in said})
+        rest = batch.without({(every[at][0], every[at][1][0]) for at in reasons})
         others = [self._went_well] if self._went_well else []
         others += [record for _, (_, record) in islice(rest.each_of(missing), NEIGHBOURS_MAX)]
         if not self._jobs.computes(rest) or not any(self._jobs.works_for([one], sinks) for one in others):
             return batch
-        letters = [(*every[at], f"sink {sinks[0].name}: {sentence(text)}") for at, text in said.items()]
+        letters = [(*every[at], f"sink {sinks[0].name}: {sentence(text)}") for at, text in reasons.items()]
         self._put_all(letters, [sink.name for sink in sinks])
         self._jobs.figures.poisoned += len(letters)
         shard, (position, _), reason = letters[0]
@@ -160,8 +163,9 @@ class PoisonSearch:
         return rest
 
     def _failing_shards(self, batch: BatchSource) -> list[StreamShard]:
-        """Commit all shards that can be committed, by halving, and return the others. Raises SinkRefused and
-        PipelineError."""
+        """Commit all shards that can be committed, by halving the set of shards again and again. Return the others.
+
+        Raises SinkRefused and PipelineError."""
         waiting, failing, fruitless = [sorted(batch.ends)], [], 0
         while waiting:
             shards = waiting.pop()
@@ -180,8 +184,8 @@ class PoisonSearch:
         return failing
 
     def _patiently(self, sink: Sink, act: Callable[[], object]) -> None:
-        """Run `act` until the sink takes it; open the sink again after each failure. Raises SinkRefused, SessionGone
-        and Stopped."""
+        """Run `act`, which publishes to the sink, until it succeeds; open the sink again after each failure. Raises
+        SinkRefused, SessionGone and Stopped."""
 
         def attempt() -> None:
             try:
@@ -195,7 +199,8 @@ class PoisonSearch:
         until_published(attempt, self._patience.wait)
 
     def _put_all(self, letters: Sequence[Letter], names: Sequence[str], passes: bool = False) -> None:
-        """Put letters into the dead letter, for the sinks in `names`; repeat until that is done."""
+        """Put records into the dead letter, for the sinks in `names`; repeat until that succeeds. `passes` is as for
+        `_put_letters`."""
         dead = self._destinations.dead
         assert dead is not None
         for begin in range(0, len(letters), LETTERS_AT_ONCE):
@@ -203,8 +208,10 @@ class PoisonSearch:
             self._patiently(dead, partial(self._put_letters, dead, some, names, passes))
 
     def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str], passes: bool) -> None:
-        """Put letters into the dead letter, for those sinks for which it lacks them. `passes`: move its mark past the
-        records in the same commit, so that nothing decodes them again. Raises SinkError."""
+        """Put records into the dead letter, each for those sinks in `names` for which it is not there yet.
+
+        With `passes`, the dead letter's mark moves past the records in the same commit, so that they are not decoded
+        again. Raises SinkError."""
         marks = self._destinations.marks[dead.name]
         missing: dict[tuple[str, ...], list[Letter]] = {}
         for letter in letters:
@@ -220,8 +227,9 @@ class PoisonSearch:
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
-        """Commit all records of a shard that can be committed, by halving. Return the reason if the shard has to
-        stop."""
+        """Commit all records of a shard that can be committed, by halving the rows again and again. Return the reason
+        if the shard has to stop, else None.
+        """
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())
         waiting, in_a_row = cut(rows, self._running.suspects.get(shard))[::-1], 0
@@ -292,7 +300,10 @@ class PoisonSearch:
         in_a_row: int,
         in_a_row_max: float,
     ) -> str | None:
-        """Return the end of the sentence with which the shard stops; None if the record is to blame."""
+        """Return why the record must not be buried, as the end of the sentence with which the shard stops; None if the
+        record is to blame.
+
+        `in_a_row` counts the records that have failed one after the other, with this one."""
         if self._settings.on_poison is OnPoison.STOP:
             return f": {error}; correct the pipeline, or set mld.spark.deadLetter"
         remedy = "correct the pipeline"
@@ -314,14 +325,15 @@ class PoisonSearch:
         return None if why is None else f", {why}: {error}; {remedy}"
 
     def _note_taken(self) -> None:
-        """Note which sinks have taken rows since the last call. Their refusals count from zero again."""
+        """Note which sinks have taken rows since the last call, and count their refusals from zero again."""
         self._taken |= self._jobs.took_rows
         for name in self._jobs.took_rows:
             self._refused[name] = 0
         self._jobs.took_rows.clear()
 
     def _no_taker(self, sinks: Sequence[Sink], is_known: bool) -> str | None:
-        """Return why the sink may be to blame, not the record; None if the sink has taken other records recently."""
+        """Return why one of the sinks may be to blame instead of the record; None if all have recently taken other
+        records. `is_known`: the error shows that the sink refuses the row."""
         self._note_taken()
         for sink in sinks:
             if sink.name not in (self._refused if is_known else self._taken):
@@ -332,9 +344,11 @@ class PoisonSearch:
         return None
 
     def _no_evidence(self, shard: StreamShard, record: Row, rows: Sequence[Row], sinks: Sequence[Sink]) -> str | None:
-        """Return why the record may not be to blame; None if the pipeline works for another record now.
+        """Return why the pipeline may be to blame instead of the record; None if the pipeline works for another record
+        now.
 
-        A pipeline that writes by itself is not run for a trial. There any batch that went well is the evidence."""
+        A pipeline that writes by itself is not run for a trial. Instead, any batch that was published is the
+        evidence."""
         if not sinks and self._went_well is not None:
             return None
         neighbours = [one for position, one in rows if position != record[0]]
@@ -346,14 +360,16 @@ class PoisonSearch:
         return f"and so do the {len(others)} others that were tried"
 
     def _failing(self, source: BatchSource, error: Exception) -> list[Sink]:
-        """Return the sinks that lack a record because of this error; if some refused it, only those."""
+        """Return the sinks that lack a record because of this error. If some of them have refused it, return only
+        those.
+        """
         missing = [sink for _, sinks in self._destinations.groups(source) for sink in sinks]
         refusing = error.sinks if isinstance(error, DataRefused) else ()
         return [sink for sink in missing if sink.name in refusing] if refusing else missing
 
     def _bury(self, source: BatchSource, error: Exception) -> None:
         """Put one record into the dead letter for the sinks that fail over it, and move their marks past it; repeat
-        until that is done. If the record ends sessions, the mark of the dead letter moves past it, too. Raises
+        until that succeeds. If the record ends sessions, the mark of the dead letter moves past it, too. Raises
         SinkRefused, SessionGone and Stopped."""
 
         def go_past(sink: Sink) -> None:

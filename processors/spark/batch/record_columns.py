@@ -16,10 +16,10 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.positions import RecordPosition
 
 GROUP_BYTES = 640 * 1024
-"""Bytes of lines for one row group; a record is never divided. A read from S3 makes one request per group. The JVM
-reads a column of a group into one array. With this size and after base64 decoding the array is below 512 KiB. Longer
-arrays are humongous objects in the default heap of an executor: with groups of 4 MiB a record costs 23 us instead of
-15.
+"""A row group gets about so many bytes of lines, and only whole records. A read from S3 makes one request per group.
+The JVM reads each column of a group into one array. With this size, and after base64 decoding, the array is below 512
+KiB. Longer arrays are humongous objects in the default heap of an executor, which are expensive: with groups of 4 MiB a
+record costs 23 us instead of 15.
 """
 HEAD = b'{"action":"processRecords","records":['
 RECORD_HEAD = b'{"data":"'
@@ -39,11 +39,11 @@ _CONSTANT = {at: _PIECES[at] for at in {*range(1, _QUOTED)} - {_DATA, _KEY, _SEQ
 """The pieces that are the same in all records."""
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
 Row: TypeAlias = "tuple[RecordPosition, SparkRecord]"
-"""A record and its position; in a replay of dead letters, the position of the letter that holds it."""
+"""A position and a record. In a replay of dead letters it is the position of the letter that holds the record."""
 
 
 class LineError(FatalError):
-    """A line is not a batch of records; the text is one sentence."""
+    """A line is not a batch of records. The message is one sentence."""
 
 
 class SparkRecord(NamedTuple):
@@ -71,15 +71,15 @@ class RecordColumns(NamedTuple):
     arrivals: Sequence[int | None]
     subs: Sequence[int]
     size: int
-    """Bytes of the text that they came from."""
+    """Bytes of the text that the records were parsed from."""
 
     def position(self, index: int) -> RecordPosition:
         return RecordPosition(int(self.sequences[index]), self.subs[index])
 
 
 class Line(NamedTuple):
-    """A line: its records in groups (iterating may raise LineError), its size in bytes (0 without records), and how far
-    it is behind the tip."""
+    """A line: its records in groups, its size in bytes (0 if it has no records), and how many milliseconds it is behind
+    the tip. To iterate over the groups may raise LineError."""
 
     groups: Iterable[RecordColumns]
     size: int
@@ -150,12 +150,12 @@ def _numbers(pieces: Sequence[bytes]) -> list[int]:
     return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
 
 
-def _loaded(text: bytes, said: bytes) -> Any:
-    """Parse JSON. Raises LineError that quotes the beginning of `said`."""
+def _loaded(text: bytes, quoted: bytes) -> Any:
+    """Parse JSON. Raises LineError that quotes the beginning of `quoted`."""
     try:
         return json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise LineError(f"not a batch ({error!r}): {said[:80]!r}") from error
+        raise LineError(f"not a batch ({error!r}): {quoted[:80]!r}") from error
 
 
 def _record(value: Mapping[str, Any]) -> SparkRecord:

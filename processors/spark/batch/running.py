@@ -2,14 +2,15 @@
 
 When a JVM ends, nothing reports which record ended it. So the spans that are about to run are written into a file of
 the host's directory, and removed once they have run. A host that finds spans there knows that the session before ended
-while they ran. After the second such end the suspected records run alone, in parts, after all other shards. If the
-session ends again, the part that was running is cut again. A single record over which the session has ended twice is to
-blame, if there is evidence (`poison`).
+while they ran. After the second such end the suspected records run in parts of their own, after all other shards. If
+the session ends again, the part that was running is cut into smaller parts. A single record over which the session has
+ended twice is to blame, if there is evidence (`poison`).
 
-A job that was cancelled because a task hung (`SessionHealth.watch`) counts as such an end, even if the session survived
-it.
+A job that was cancelled because a task hung (`SessionHealth.watch`) counts as an end of the session, even if the
+session survived it.
 
-Most ends of a JVM have other reasons. Then the next end happens over other records, and the first suspects are dropped.
+Most ends of a JVM have other reasons than a record. Then the session next ends over other records, and the records
+suspected first are no longer suspected.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ FILE = "running.json"
 PARTS = 16
 """Suspected records are cut into at most this many parts."""
 ENDS_MIN = 2
-"""Records run alone after a session has ended this many times while they ran. A single record that runs alone is to
-blame after this many more ends.
+"""After a session has ended this many times while certain records ran, these records run in parts of their own. A
+single record that runs alone is to blame after this many more ends.
 """
 ZERO = RecordPosition(0)
 Other = TypeVar("Other")
@@ -46,13 +47,13 @@ class RunningSpan(NamedTuple):
     last: RecordPosition
     ends: int = 0
     ends_alone: int = 0
-    """How many of these ends happened while a single suspected record ran and nothing else."""
+    """How many of these ends happened while a single suspected record was running, and nothing else."""
     is_computed: bool = False
     """Whether at the last end the record had been computed and was being written."""
     others_ran: bool = False
     """Whether other records have been written into every sink since the first of these ends."""
     tried: int = 0
-    """How many other records were tried to find out whether the pipeline works at all."""
+    """How many other records have been tried, to find out whether the pipeline works for any."""
 
 
 def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
@@ -72,8 +73,9 @@ def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
 
 
 def cut(rows: Sequence[Row], suspects: RunningSpan | None) -> list[tuple[int, int]]:
-    """Return ranges of `rows` to run one by one: the rows before the suspects, parts of the suspects, and the rows
-    after them."""
+    """Return ranges of indexes of `rows`, to run one range after the other: the rows before the suspected span, parts
+    of it, and the rows after it.
+    """
     inside = [at for at, (position, _) in enumerate(rows) if suspects and suspects.first <= position <= suspects.last]
     if not inside:
         return [(0, len(rows))]
@@ -84,8 +86,8 @@ def cut(rows: Sequence[Row], suspects: RunningSpan | None) -> list[tuple[int, in
 
 
 class Running:
-    """The file that all hosts of a daemon use. Without a file, notes last as long as this object. Called on the
-    engine's thread only."""
+    """Keeps the notes in a file, which all hosts of a daemon use one after the other. Without a file, the notes last
+    only as long as this object. Called on the engine's thread only."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -102,19 +104,19 @@ class Running:
 
     @property
     def suspects(self) -> Spans:
-        """The records that have to run alone, by shard. Shards with the most ends come last."""
+        """By shard, the suspected records that have to run in parts of their own; shards with the most ends last."""
         found = sorted(self._spans.items(), key=lambda one: one[1].ends)
         return {shard: span for shard, span in found if span.ends >= ENDS_MIN}
 
     def alone(self, shard: StreamShard, rows: Sequence[Row]) -> RunningSpan | None:
-        """Return the span of a suspected single record if `rows` is exactly this record, else None."""
+        """Return the suspected span if it is a single record and `rows` is exactly this record, else None."""
         span = self.suspects.get(shard)
         return span if span and len(rows) == 1 and rows[0][0] == span.first == span.last else None
 
     @contextmanager
     def noted(self, spans: Spans) -> Iterator[None]:
-        """Note that `spans` run within this block, and forget them when it ends normally. If the session ends, the note
-        stays."""
+        """Note that `spans` run within this block, and remove the note when the block ends normally. If the session
+        ends, the note stays."""
         self._write(spans)
         try:
             yield
@@ -130,7 +132,8 @@ class Running:
         self._write({shard: span._replace(is_computed=True) for shard, span in self._now.items()})
 
     def untried(self, shard: StreamShard, others: Sequence[Other]) -> Iterator[Other]:
-        """Yield records for a trial of the pipeline. Each is noted first, because it may end the session, too."""
+        """Yield those of `others` that have not been tried yet, for a trial of the pipeline. Each trial is noted first,
+        because the record may end the session, too."""
         span = self._spans.get(shard, RunningSpan(ZERO, ZERO))
         for tried in [*range(span.tried, len(others)), -1]:
             if shard in self._spans:
@@ -140,7 +143,8 @@ class Running:
                 yield others[tried]
 
     def forget(self, ran: Spans) -> None:
-        """Drop the suspects whose last record is within `ran`: they have run, or are in the dead letter."""
+        """Drop the suspects whose last record is at or before the end of `ran`: these records have run, or are in the
+        dead letter."""
         self._spans = {one: span for one, span in self._spans.items() if one not in ran or ran[one].last < span.last}
         self._write({})
 

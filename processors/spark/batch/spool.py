@@ -1,10 +1,10 @@
-"""Pages on their way to Spark: children on this machine write them, Spark reads them, and they are removed after their
-batch.
+"""The spool: a directory of pages on their way to Spark. Children on this machine write them, Spark reads them, and
+they are removed after their batch.
 
-A page is a file of the spool's directory. If executors read from a bucket, each page is also copied there as soon as
-its child has written it, so that no record passes through the driver. A page belongs to its host and is worthless after
-it. The next host on the machine removes pages that a killed host left in a shared directory. Any host removes copies in
-a bucket after a week.
+If executors read from a bucket, each page is also copied there as soon as its child has written it, so that no record
+passes through the driver. A page belongs to one host, and is useless once that host has ended. If a host was killed,
+the next host on the machine removes its pages from a shared directory. Any host removes copies from a bucket that are
+older than a week.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from mld.processors.spark.sink_spec import S3Access, is_s3
 KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
 HOSTS = "mld-"
-"""Beginning of the names of all hosts' directories."""
+"""The names of the hosts' directories begin with this."""
 _COPY = re.compile(r"mld-.+-\d+-[0-9a-f]{8}/[0-9a-f]{8}-(?:\d{8}|part)-\d{8}\.parquet", re.ASCII)
-"""Names of the copies of all hosts (`S3Spool._upload`)."""
+"""Matches the names of all hosts' copies in a bucket (`S3Spool._upload`)."""
 CLOSE_WAIT_S = 5.0
 LEFT_S = 7 * 86_400.0
-"""An object in a bucket that is older was left by a host that is gone."""
+"""A copy in a bucket that is older than this was left by a host that is gone."""
 
 
 class Spool:
     """A directory of pages. `written` is called on the engine's thread, everything else on any."""
 
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
-        """Open the spool. `shared`: executors read it, so this user's group needs access."""
+        """Make the directory. `shared`: executors read it as well, so this user's group gets access."""
         self.directory = directory
         self._parts = 0
         try:
@@ -55,7 +55,7 @@ class Spool:
             raise page_file.no_room(directory, error) from error
 
     def pages(self, link: int) -> str:
-        """Return the beginning of the paths of a child's pages; the number of the page follows (`page`)."""
+        """Return the beginning of the paths of a child's pages. The number of the page follows it (`page`)."""
         return str(self.directory / f"{link:08d}-")
 
     def page(self, link: int, number: int) -> Path:
@@ -77,7 +77,9 @@ class Spool:
 
     @contextmanager
     def written(self, records: Sequence[SparkRecord]) -> Iterator[str]:
-        """Write a page with these records, and give its URI within this block. Raises SpoolError."""
+        """Write a page with these records, and yield its URI. The page is removed after this block.
+        Raises SpoolError.
+        """
         self._parts += 1
         path = self.directory / f"part-{self._parts:08d}.parquet"
         page_file.write_records(path, records)
@@ -94,7 +96,7 @@ class Spool:
         path.unlink(missing_ok=True)
 
     def remove_pages(self, link: int, kept: set[tuple[int, int]]) -> None:
-        """Remove all pages of a child, also unfinished ones, but those in `kept` (link and number)."""
+        """Remove all pages of a child, also unfinished ones, except those in `kept` (pairs of link and number)."""
         kept_paths = {self.page(*one) for one in kept}
         for path in self.directory.glob(f"{link:08d}-*.parquet"):
             if path not in kept_paths:
@@ -113,7 +115,8 @@ class S3Spool(Spool):
         self._mine = f"{HOSTS}{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
         self._workers = ThreadPoolExecutor(AT_ONCE, "spool")
         self._copied: dict[str, Future[str]] = {}
-        """The copy of each page, by the page's name. After a failure the page is copied again under another key."""
+        """By the page's name, the copying of each page, whose result is the key. After a failure the page is copied
+        again under another key."""
         self._workers.submit(self._sweep, HOSTS, LEFT_S)
 
     def offered(self, offer: Offer) -> None:
@@ -147,15 +150,15 @@ class S3Spool(Spool):
         self._store.objects.delete([f"{self._store.prefix}{copied.result()}"])
 
     def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
-        """Delete copies whose names begin with `begin` and that are older than `older_s` seconds (default: all).
-        Objects that no spool has named are left alone."""
+        """Delete copies whose names begin with `begin` and that are older than `older_s` seconds (default: of any age).
+        Objects whose names are not those of a spool's copies are left alone."""
         objects, prefix = self._store.objects, self._store.prefix
         with suppress(OSError):
             found = [one for one in objects.list(f"{prefix}{begin}") if _COPY.fullmatch(one.key.removeprefix(prefix))]
             objects.delete([one.key for one in found if objects.now_s() - one.modified_s > older_s])
 
     def close(self) -> None:
-        """Close within CLOSE_WAIT_S. A later host removes copies that are left."""
+        """Delete our copies and the directory, within CLOSE_WAIT_S. A later host removes copies that are left."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._copied.clear()
         deleting = threading.Thread(target=self._sweep, args=(self._mine,), daemon=True)
@@ -165,8 +168,9 @@ class S3Spool(Spool):
 
 
 def open_spool(named: str | None, scratch: Path, access: S3Access | None = None) -> Spool:
-    """Return a spool of this process: in `scratch`, or below `mld.spark.spool` if that is `named`. Raises
-    SpoolError."""
+    """Return a spool of this process: at the place `named` by `mld.spark.spool`, or if that is None in `scratch`.
+    Raises SpoolError.
+    """
     if named is None:
         return Spool(scratch / "spool")
     try:
@@ -188,7 +192,7 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
 
 
 def _sweep(base: Path, prefix: str) -> None:
-    """Remove directories that killed hosts of this machine have left; nobody holds their locks."""
+    """Remove directories that hosts of this machine have left when they were killed: those whose lock nobody holds."""
     for directory in base.glob(f"{prefix}*"):
         with suppress(OSError), (directory / LOCK_FILE).open("rb+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

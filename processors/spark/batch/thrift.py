@@ -1,6 +1,6 @@
-"""Encodes the part of Thrift's compact protocol that page headers and the footer of a Parquet file need.
+"""Encodes page headers and the footer of a Parquet file, in the part of Thrift's compact protocol that they need.
 
-It only writes. A child uses this module, so it is quick to import.
+It cannot decode. A child uses this module, so it is quick to import.
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 
@@ -10,13 +10,16 @@ from typing import Any
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 Field = tuple[int, int, Any]
-"""Number, type, and value: a number, a text, an `encoded` struct, or the element type and values of a list."""
+"""The number of a field, its type, and its value. The value is a number, a text, an `encoded` struct, or for a list the
+type of its elements and their values.
+"""
 _SHORT_LIST = 15
 
 
 def encoded(*fields: Field) -> bytes:
-    """Encode the fields of a struct, in the order of their numbers. Numbers may grow by at most 15 from one field to
-    the next."""
+    """Encode the fields of a struct. They must be in the order of their numbers, each at most 15
+    above the one before.
+    """
     out, last = bytearray(), 0
     for number, kind, value in fields:
         out.append((number - last) << 4 | kind)

@@ -1,1 +1,1 @@
-"""The commit: ledger, admission of writers, and the journal that publishes files by them, over a file system."""
+"""The commit: the ledger of a sink, the admission of writers to it, and the journal that publishes files with it."""

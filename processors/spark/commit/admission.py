@@ -1,8 +1,9 @@
-"""Decides which marks in a sink's ledger belong to which writer, and who may write there.
+"""Decides which marks in a sink's ledger belong to a writer, and whether the writer may write to the sink.
 
-Every writer has marks of its own, so that no writer takes another's finished records for its own. A writer that is in
-the ledger may continue. A new writer is admitted if the ledger has no other, or if `mld.spark.sink.<name>.writers =
-shared` allows several. Otherwise it is refused, in a sentence with its own name and the names of the others.
+A writer is an application with its pipeline and stream (`writer_identity`). Every writer has marks of its own, so that
+no writer takes another's finished records for its own. A writer that is in the ledger may continue. A new writer is
+admitted if the ledger has no other, or if `mld.spark.sink.<name>.writers = shared` allows several. Otherwise it is
+refused, in a sentence with its own name and the names of the others.
 
 Pure: values in, values out.
 """
@@ -19,22 +20,23 @@ from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity
 
 NAMED_MAX = 3
-"""How many writers of a sink a sentence names."""
+"""A sentence names at most so many writers of a sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One writer at one sink. `place` describes the sink to people; `shared`: other writers may write there, too."""
+    """One writer at one sink. `place` describes the sink to people; `shared` means that it may have other writers."""
 
     writer: WriterIdentity
     sink: str
     place: str
     shared: bool = False
     ended: HighWaterMarks = field(default_factory=dict)
-    """Shards that have ended, each with the position that the sink holds."""
+    """Shards whose end the next entry records, each with the position up to which the sink holds it."""
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
-        """Return the marks of this writer. Raises SinkRefused if it may not write here."""
+        """Return the marks of this writer. `head` is the ledger's newest entry. Raises SinkRefused if this writer may
+        not write to the sink."""
         if head is None:
             return {}
         if self.writer not in head.writers and head.writers and not self.shared:
@@ -42,19 +44,19 @@ class Admission:
         return head.writers.get(self.writer, {})
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
-        """Check that the batch may follow this head. Raises SinkRefused and Fenced."""
+        """Check that the batch may be committed after this head. Raises SinkRefused and Fenced."""
         if changed := moved(batch, self.marks(head)):
             raise Fenced(self.sink, changed)
 
-    def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
-        """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
+    def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **fields: Any) -> LedgerEntry:
+        """Return the entry that follows `head` and commits this batch. Raises SinkRefused and Fenced."""
         self.check(head, batch)
         number, writers = (head.number + 1, head.writers) if head is not None else (1, {})
         marks = retired(advanced(writers.get(self.writer, {}), batch), self.ended)
-        return LedgerEntry(number, token, {**writers, self.writer: marks}, **said)
+        return LedgerEntry(number, token, {**writers, self.writer: marks}, **fields)
 
     def _refusal(self, others: list[str]) -> str:
-        """Return the sentence that refuses this writer, because `others` write here."""
+        """Return the sentence that refuses this writer, because `others` write to the sink."""
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
         return (
             f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "

@@ -1,7 +1,7 @@
 """The base class of all sinks that keep a ledger: files, Delta, Iceberg and JDBC.
 
-It writes the entry that follows the newest one, reads entries that stand in a table, and reports what a commit did.
-`admission` decides which marks are whose.
+It makes the ledger entry for a commit, decodes entries that are kept in a table, and makes the result of a commit.
+`admission` decides which marks belong to a writer.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from mld.processors.spark.sink_port import Published
 
 
 class AdmittedSink:
-    """A sink whose ledger records who wrote what."""
+    """A sink whose ledger records which writer wrote which records."""
 
     exactly_once = True
     name: str
     _admission: Admission
     _ledger_place: str
-    """Names the place of the entry for people, where the ledger is in a table."""
+    """The place of the ledger entry as messages name it; only for sinks that keep the ledger in a table."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """Forget shards or single records with the next commit (`Sink.retire`)."""
+        """Have the next commit record that these shards have ended, or forget these single records (`Sink.retire`)."""
         self._admission = replace(self._admission, ended=ended)
 
     def _entry_after(
-        self, head: LedgerEntry | None, batch: ShardSpans, batch_id: str, *, token: str = "", **said: Any
+        self, head: LedgerEntry | None, batch: ShardSpans, batch_id: str, *, token: str = "", **fields: Any
     ) -> LedgerEntry:
-        """Return the entry that follows `head` with this batch. It names this process and the time, for people. An
-        empty `token` is replaced by a new one. Raises SinkRefused and Fenced.
+        """Return the entry that follows `head` and commits this batch. It also has this process and the time, for
+        people. An empty `token` is replaced by a new one. Raises SinkRefused and Fenced.
         """
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         writer = f"{socket.gethostname()} pid {os.getpid()}"
         token = token or uuid4().hex
-        return self._admission.following(head, batch, token, batch_id=batch_id, writer=writer, at=at, **said)
+        return self._admission.following(head, batch, token, batch_id=batch_id, writer=writer, at=at, **fields)
 
     def _decoded(self, text: str) -> LedgerEntry:
-        """Decode an entry that stands in a table. Raises SinkRefused."""
+        """Decode an entry that is kept in a table. Raises SinkRefused."""
         return ledger.decode(text.encode(), f"sink {self.name}: {self._ledger_place}")
 
     def _without_table(self, head: LedgerEntry | None, batch: ShardSpans) -> Published:
-        """Report an empty batch as published before there is a table. Nothing is written: if the batch is delivered
-        again, it is as empty."""
+        """Report a batch without rows as published although there is no table yet. Nothing is written: if the records
+        are delivered again, they make no rows again."""
         return Published(advanced(self._admission.marks(head), batch))
 
     def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
-        """Return what the commit of the entry did."""
+        """Return the result of the entry's commit, which has written so many rows."""
         return Published(self._admission.marks(entry), entry.number, rows)

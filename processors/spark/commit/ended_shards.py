@@ -1,9 +1,9 @@
-"""Shards that have ended, and how an entry of the ledger encodes them in little space.
+"""The marks of shards that have ended, and their encoding in an entry of the ledger, which needs little space.
 
-A shard has ended for a sink once its child has reached the end and every sink holds all its records. From then on no
-record of it can be new: whatever is delivered again, by any worker at any time, is dropped. So the ledger keeps the
-shard for ever with the mark ENDED, and needs no position. Kinesis numbers its shards, so ended shards are a few ranges
-of numbers. Shard ids of another kind (DynamoDB) are kept one by one.
+A shard counts as ended once its child process has reached the shard's end and every sink holds all its records. From
+then on no record of it can be new: if any worker delivers one again, it is dropped. So the ledger keeps the shard for
+ever with the mark ENDED, and needs no position. Kinesis numbers its shards, so the ended shards are a few ranges of
+numbers. Shard ids of another form (DynamoDB) are kept one by one.
 
 A shard is recorded as ended only if the sink has had a record of it. Pure: values in, values out.
 """
@@ -20,19 +20,23 @@ from mld.processors.spark.positions import OF_A_RECORD, RecordPosition, StreamSh
 NUMBERED = re.compile(r"shardId-(\d{12})", re.ASCII)
 _ENDED = re.compile(r"=(?P<name>.*)|(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?", re.ASCII | re.DOTALL)
 SHARDS_MAX = 1_000_000
-"""More shards than any stream has had. An entry with more is damaged, and must not fill the memory."""
+"""Most ended shards in an entry; no stream has had so many. An entry with more is damaged, and must not fill the
+memory.
+"""
 
 
 def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
-    """Return the marks after `ended` shards have ended: a shard whose mark has reached its given position gets the mark
-    ENDED. Marks of single records are removed instead."""
+    """Return the marks after the shards in `ended` have ended: each shard whose mark has reached the position given
+    there gets the mark ENDED. The marks of single records (`OF_A_RECORD`) are removed instead."""
     done = {shard: ENDED for shard, last in ended.items() if shard in marks and marks[shard] >= last}
     left = {**marks, **done} if done else marks
     return {shard: mark for shard, mark in left.items() if OF_A_RECORD not in shard.shard or shard not in done}
 
 
 def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
-    """Encode stream -> ended shards: ranges of numbers such as `0-63` and `70`, then other ids."""
+    """Encode the ended shards by stream: first numbers and ranges of numbers such as `70` and
+    `0-63`, then other ids.
+    """
     streams: dict[str, list[str]] = {}
     for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
         streams.setdefault(stream, []).append(shard)
@@ -43,7 +47,10 @@ def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
 
 
 def _ranges(shards: Iterable[str]) -> Iterator[str]:
-    """Yield `first-last`, or a single number, for sorted shards. Within a range, number minus index is constant."""
+    """Yield `first-last`, or a single number, for sorted shards.
+
+    In a range without gaps the number of each shard minus its index is constant, so shards are grouped by that.
+    """
     numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
     for _, some in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
         first, *rest = (number for _, number in some)
@@ -51,8 +58,8 @@ def _ranges(shards: Iterable[str]) -> Iterator[str]:
 
 
 def decode_retired(value: object, room: int = SHARDS_MAX) -> HighWaterMarks:
-    """Decode what `encode_retired` returned into marks ENDED, for at most `room` shards. Raises ValueError that names
-    the wrong part."""
+    """Decode the result of `encode_retired`: return the mark ENDED for each shard, for at most `room` shards. Raises
+    ValueError that names the wrong part."""
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
     marks: dict[StreamShard, RecordPosition] = {}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 VARIABLE = "MLD_SPARK_FAULT"
 HOLD_POLL_S = 0.001
-"""Short, so that processes held by one file continue at the same moment."""
+"""Short, so that several processes that wait for one file continue at the same moment."""
 _ORDER = re.compile(r"(?P<what>kill|hold)@(?P<stage>.+)#(?P<count>\d+)(?::(?P<file>.+))?")
 _reached: Counter[str] = Counter()
 

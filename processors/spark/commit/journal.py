@@ -1,40 +1,43 @@
-"""Keeps the ledger of a sink in its directory, and publishes files with it. All commits of files happen here.
+"""Keeps the ledger of a sink in its directory, and publishes files with it. All commits of files are made here.
 
-    <sink>/_mld/staging/<token>/       what one writer is about to publish: data/ and, on a disk, a draft of its entry
-    <sink>/_mld/ledger/                the entries; creating one exclusively is the commit (`ledger_files`)
+    <sink>/_mld/staging/<token>/       staging area of one writer: data/ and, on a disk, a draft of its entry
+    <sink>/_mld/ledger/                the entries; to create one exclusively is the commit (`ledger_files`)
 
-The directory is on a disk or in a bucket (`store`, `s3_store`); the rules are the same.
+The directory is on a disk or in a bucket (`store`, `s3_store`); the rules are the same. The head is the entry with the
+highest number.
 
 A commit
 --------
 
 1. The data are written below the staging area and made durable.
-2. The head is read; the batch must fit it (`Fenced` otherwise).
+2. The head is read. The marks in it must be those by which the batch was trimmed (`Fenced` otherwise).
 3. `<number>.json` is created with the entry that follows the head, unless it exists. So only one writer can take a
-   number. A writer that loses reads the new head and continues at 2 with its data: it has lost a race, not its shards.
+   number. A writer that finds the number taken has lost a race, but it still owns its shards: it reads the new head and
+   continues at 2 with the same data.
 4. Every entry that is not done is finished, in order: its files are moved from the staging area to their targets, the
-   directories are synced, `.done` is created. Any process may do that, any number of times, also at the same time: a
-   file whose source is gone and whose target exists has been moved.
+   directories are synced, `.done` is created. Any process may do that, any number of times, also at the same time: if
+   the source of a file is gone and its target exists, the file has been moved.
 
-A writer that dies before 3 leaves only a staging area. One that dies after 3 has committed, and whoever opens or
-publishes next finishes the commit. A writer that is late finds its number taken.
+A writer that dies before 3 leaves only a staging area. One that dies after 3 has committed, and the next process that
+opens the sink or publishes to it finishes the commit. A writer that is late finds its number taken.
 
-If the answer of step 3 is lost, the writer repeats the step and may find that the name exists. The token in that entry
-tells whether the entry is its own. On S3 a request without an answer may be carried out at any later time, as long as
-its number is free. So a writer that gives up after it has tried a number leaves its staging area for the cleaning.
+If the answer to the request of step 3 is lost, the writer repeats the step and may find that the name exists. The token
+in that entry shows whether the entry is its own. On S3 a request without an answer may take effect at any later time,
+as long as its number is free. So a writer that gives up after it has tried a number does not remove its staging area;
+the cleaning does.
 
 Cleaning
 --------
 
-Old entries are removed, although their numbers stop late writers. First a `.floor` file is created with the highest
-number to remove. An entry that is created at or below the floor is void for everybody. Its writer checks the floor
-after it has created an entry, so it does not take the entry for a commit.
+Old entries are removed, although it is their numbers that stop late writers. So first a `.floor` file is created, named
+by the highest number to remove. An entry that is created at or below the floor does not count, for any process. Every
+writer checks the floor after it has created an entry, so it does not take such an entry for a commit.
 
-A process holds `owner` in its staging area until it ends, so the area of a dead process is found. Nobody can tell that
-for an area of another machine, or in a bucket. Such areas are removed after a day, in two steps. First an entry is
-committed with the time up to which areas are swept; a writer whose area is older does not commit after such an entry.
-So a late writer either reads this entry, or it has read an older head and finds its number taken. Then the areas are
-removed.
+A process locks the file `owner` in its staging area until it ends, so areas of dead processes can be found. For an area
+of another machine, or in a bucket, nobody can find out whether its process lives. Such areas are removed after a day,
+in two steps. First an entry is committed with the time up to which areas are removed (`swept_to`); after such an entry
+a writer whose area is older does not commit. So a late writer either reads this entry, or it has read an older head and
+finds its number taken. Then the areas are removed.
 
 Files that an unfinished entry names are never removed.
 """
@@ -61,9 +64,9 @@ ENTRY_FILE = "entry.json"
 OWNER_FILE = "owner"
 DATA = "data"
 RACES_MAX = 1000
-"""Each lost race is a commit of another writer. After so many in a row the host waits."""
+"""After so many lost races in a row, each of which is another writer's commit, the host waits."""
 ABANDONED_S = 24 * 3600
-"""Age from which staging areas are removed whose writers may or may not live."""
+"""A staging area of this age is removed even if it is not known whether its writer lives."""
 _TOKEN = re.compile(r"(?P<made>[0-9a-f]{10})-.+", re.ASCII)
 
 
@@ -74,17 +77,19 @@ class Journal:
         self._store = store
         self._name = name
         self._tried: set[str] = set()
-        """Tokens of entries that may exist, or may still be created."""
+        """Tokens of entries that this process has tried to create, so that they may exist or may
+        still come to exist.
+        """
 
     def open(self) -> LedgerEntry | None:
-        """Finish commits that are half done, clean up, and return the head."""
+        """Finish commits whose files are not all in their places, clean up, and return the head."""
         with failures(f"sink {self._name}: opening its ledger"):
             self._store.prepare(self._name)
             self._store.make(LEDGER)
             self._finish()
             self._sweep()
             head = self.head()
-            # The head may not be durable if its writer died. We sync it, because checkpoints depend on what we return.
+            # If the head's writer died, the head may not be durable. Checkpoints will depend on it, so sync it.
             self._store.sync(LEDGER)
             return head
 
@@ -101,8 +106,8 @@ class Journal:
 
     @contextmanager
     def staged(self) -> Iterator[str]:
-        """Give the token of a new staging area. The area is removed after this block, unless a commit of it was tried:
-        then it is published, or may still be, and a later sweep decides."""
+        """Yield the token of a new staging area. The area is removed after this block, unless a commit of it was tried:
+        then it is published, or may still be published, and a later sweep removes it."""
         token = f"{int(self._store.now_s()):010x}-{uuid4().hex}"
         with failures(f"sink {self._name}: staging a batch"):
             self._store.make(f"{STAGING}/{token}")
@@ -121,7 +126,7 @@ class Journal:
         return f"{STAGING}/{token}/{DATA}"
 
     def check_owned(self, token: str, head: LedgerEntry | None) -> None:
-        """Raise SinkError if by this head the staging area may have been removed."""
+        """Raise SinkError if the staging area may have been removed, by the time `swept_to` of this head."""
         if head is not None and _made_at(token) < head.swept_to:
             raise SinkError(
                 f"sink {self._name}: the staged batch was cleared away as abandoned, or the clock of this machine is a "
@@ -131,7 +136,7 @@ class Journal:
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         """Publish a staging area whose data are durable.
 
-        `follow` returns the entry after a given head, or raises. It is called again after each lost race."""
+        `follow` returns the entry that follows a given head, or raises. It is called again after each lost race."""
         with failures(f"sink {self._name}: committing a batch"):
             entry = self._take_number(token, follow)
             stage("committed")
@@ -160,7 +165,7 @@ class Journal:
         )
 
     def _took(self, entry: LedgerEntry) -> bool:
-        """Try to create this entry. Return whether it is ours now."""
+        """Try to create this entry. Return whether the entry of this number is now ours."""
         self._tried.add(entry.token)
         stage("entry")
         if self._store.create(path_of(entry.number), ledger.encode(entry), f"{STAGING}/{entry.token}/{ENTRY_FILE}"):
@@ -170,7 +175,7 @@ class Journal:
         return False
 
     def _entry(self, number: int) -> LedgerEntry:
-        """Read the entry of a number. Raises FileNotFoundError and SinkRefused."""
+        """Read the entry with this number. Raises FileNotFoundError and SinkRefused."""
         path = path_of(number)
         where = f"sink {self._name}: {self._store.uri(path)}"
         entry = ledger.decode(self._store.read(path), where)
@@ -184,9 +189,10 @@ class Journal:
     # --- finishing ---------------------------------------------------------------------------------------------------
 
     def _finish(self, own: LedgerEntry | None = None) -> Names:
-        """Move the files of every committed entry to their places. The entries are made durable first: after a power
-        cut, another commit could get the same number, and both would have files in place. `own` is an entry that need
-        not be read."""
+        """Move the files of every committed entry to their places. Return the names in the ledger before that.
+
+        The entries are made durable first: otherwise, after a power cut, another commit could get the same number, and
+        both would have files in place. `own` is an entry that the caller has, so that it need not be read."""
         names = self._names()
         if names.unfinished:
             self._store.sync(LEDGER)
@@ -215,7 +221,9 @@ class Journal:
             self._store.sync(parent)
 
     def _move(self, entry: LedgerEntry, move: ledger.FileMove) -> None:
-        """Move one file unless it is in its place already. Raises FileNotFoundError as `_move_all` does."""
+        """Move one file unless it is in its place already. Raises FileNotFoundError in the same case as `_move_all`,
+        and SinkRefused if the file is lost.
+        """
         stage("moving")
         try:
             self._store.move(f"{STAGING}/{entry.token}/{move.source}", move.target)
@@ -238,7 +246,7 @@ class Journal:
             self._remove_old()
 
     def _remove_abandoned(self) -> None:
-        """Remove staging areas whose writers are dead, or that are a day old."""
+        """Remove staging areas of writers that are dead, or that may be dead and are a day old."""
         to_s = int(self._store.now_s()) - ABANDONED_S
         held = {token: self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") for token in self._store.names(STAGING)}
         dead = {token for token, is_held in held.items() if is_held is False}
@@ -254,7 +262,7 @@ class Journal:
                 self._store.remove(f"{STAGING}/{token}")
 
     def _fence(self, to_s: int) -> None:
-        """Commit an entry after which nobody commits a staging area older than `to_s`."""
+        """Commit an entry after which no writer commits a staging area that was made before `to_s`."""
         with self.staged() as token:
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
@@ -275,13 +283,13 @@ class Journal:
             self._store.remove(path_of(number))
         if names.floor and names.floor < floor:
             self._store.remove(path_of(names.floor, FLOOR))
-        # After the entries, because an entry without its `.done` would count as unfinished.
+        # These files are removed after the entries, because an entry without its `.done` would count as unfinished.
         for number in names.done:
             if number <= floor:
                 self._store.remove(path_of(number, DONE))
 
 
 def _made_at(token: str) -> int:
-    """Return when a staging area was made, in seconds since 1970, from its token; 0 if the token does not tell."""
+    """Return when a staging area was made, in seconds since 1970, from its token; 0 if the token has no time."""
     found = _TOKEN.fullmatch(token)
     return int(found["made"], 16) if found else 0

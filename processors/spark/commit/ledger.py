@@ -1,13 +1,13 @@
 """Entries of a sink's ledger, and their encoding. An entry is numbered and has the marks of all shards of all writers.
 
-The ledger is cumulative. The entry with the highest number, its *head*, holds the whole state; older entries only keep
-their numbers taken. An entry has the number after its head, and whoever first creates the file of that number has
-committed. So the number stops a late writer. The marks stop it from writing a record twice: a batch may follow a head
-only if each of its shards still has the mark by which the batch was trimmed.
+The ledger is cumulative. The entry with the highest number, the *head*, holds the whole state; older entries only keep
+their numbers taken. A new entry has the next number, and the first writer that creates the file of that number has
+committed. So the numbers stop a late writer. The marks prevent that a record is written twice: a batch may follow a
+head only if each of its shards still has the mark by which the batch was trimmed.
 
-The numbers belong to the sink, the marks to each writer (`admission`). `ended_shards` encodes shards that have ended.
-Time plays no part: a worker that wakes after days, another retention, and a replay from an earlier position all get the
-right answer.
+All writers of a sink share the numbers, but each has marks of its own (`admission`). `ended_shards` encodes shards that
+have ended. No decision depends on time: it is right for a worker that wakes after days, for any retention, and for a
+replay from an earlier position.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -26,13 +26,15 @@ from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity
 
 APPLICATION = "mld"
-"""One name for all writers. An entry has the marks of all writers, so no two entries may have the same number. The name
-also identifies an entry in the history of a table.
+"""The name of the ledger in tables, the same for all writers: an entry has the marks of all writers, so no two entries
+may have the same number. The name also identifies an entry in the history of a table.
 """
 VERSION = 3
-"""The version of mld 0.2.0. Entries of mld 0.1 do not record whose marks they have, and are refused."""
+"""The version of the format, unchanged since mld 0.2.0. Entries of mld 0.1 do not record which writer their marks
+belong to, and are refused.
+"""
 NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
-"""Marks without an owner. They are always empty, but mld 0.2.0 needs the key."""
+"""Marks that belong to no writer. There are none any more, but mld 0.2.0 needs the key in an entry."""
 _TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, in order."""
@@ -48,8 +50,8 @@ class FileMove:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One commit. `token` is the name of the writer's staging area. It is unique, so it identifies the entry's
-    writer."""
+    """One commit. `token` is the name of the writer's staging area. It is unique, so a writer recognizes its own entry
+    by it."""
 
     number: int
     token: str
@@ -63,12 +65,13 @@ class LedgerEntry:
     at: str = ""
     rows: int | None = None
     swept_to: int = 0
-    """Staging areas that were made before this time, in seconds since 1970, may be removed, and their writers must not
-    commit. Only in ledgers that are directories."""
+    """Staging areas that were made before this time, in seconds since 1970, may have been removed, so their writers
+    must not commit them. Used only if the ledger is a directory.
+    """
 
 
 def encode(entry: LedgerEntry) -> bytes:
-    """Encode an entry as one JSON object on one line, in ASCII. Names that are not UTF-8 are kept as escapes."""
+    """Encode an entry as one JSON object on one line, in ASCII. Names of files that are not UTF-8 become escapes."""
     value: dict[str, Any] = {
         "application": APPLICATION,
         "version": VERSION,
@@ -92,7 +95,7 @@ def encode(entry: LedgerEntry) -> bytes:
 
 
 def decode(data: bytes, where: str) -> LedgerEntry:
-    """Decode an entry. `where` names the sink and the entry's place. Raises SinkRefused."""
+    """Decode an entry. `where` names the sink and the entry's place, for messages. Raises SinkRefused."""
     try:
         value = json.loads(data)
         _check_version(value, where)
@@ -114,16 +117,16 @@ def decode(data: bytes, where: str) -> LedgerEntry:
             rows=value["rows"],
             swept_to=int(value.get("sweptTo", 0)),
         )
-    except Exception as error:  # the text may be anybody's, and may raise anything
+    except Exception as error:  # the text may come from another program, and may cause any exception
         raise damaged(where, error) from error
 
 
 def damaged(where: str, error: Exception) -> SinkRefused:
-    """Return the refusal of a sink that has something else in the place of an entry."""
+    """Return the error that refuses a sink because the text at `where` is not an entry."""
     if isinstance(error, SinkRefused):  # it is a sentence already
         return error
-    said = error if isinstance(error, ValueError) else repr(error)
-    return SinkRefused(f"{where} is damaged: {said}; restore it, or use a new directory or table")
+    why = error if isinstance(error, ValueError) else repr(error)
+    return SinkRefused(f"{where} is damaged: {why}; restore it, or use a new directory or table")
 
 
 def _check_version(value: Mapping[str, Any], where: str) -> None:
@@ -153,14 +156,14 @@ def _string(value: object) -> str:
 
 
 def _token(value: object) -> str:
-    """Check the name of a staging area, because the area is removed once its files are moved."""
+    """Check that this is the name of a staging area: a directory of this name is removed once its files are moved."""
     if not _TOKEN.fullmatch(token := _string(value)):
         raise ValueError(f"no name of a staging area: {token[:60]!r}")
     return token
 
 
 def _inside(value: object) -> str:
-    """Check that a path stays below the sink: an entry must never move files from or to other places."""
+    """Check that a path stays within the sink: an entry must never move files from or to other places."""
     path = _string(value)
     path.encode("utf-8", "surrogateescape")  # raises if no file can have this name
     if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):

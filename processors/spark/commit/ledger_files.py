@@ -1,4 +1,4 @@
-"""The names of the files of a ledger that is a directory, and what a listing of them shows.
+"""The names of the files of a ledger that is a directory, and the state of the ledger according to a listing of them.
 
     <sink>/_mld/ledger/<number>.json   an entry
     <sink>/_mld/ledger/<number>.done   all files of this entry are in their places
@@ -16,11 +16,14 @@ from dataclasses import dataclass
 HOME = "_mld"
 LEDGER = f"{HOME}/ledger"
 NUMBER_DIGITS = 12
-"""Digits of a number in a name. Leading zeros make names sort; one commit a second fills them in 31,000 years."""
+"""Digits of a number in a name, with leading zeros so that names sort. At one commit a second they
+last 31,000 years.
+"""
 ENTRIES_KEPT = 64
-"""The newest entries are kept, so that people can see the last minutes. The rules need only one."""
+"""So many of the newest entries are kept, so that people can see the last minutes. The rules need only the newest one.
+"""
 ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
-"""Old entries are removed when there are this many, so that removing is rare."""
+"""Old entries are removed only once there are this many entries, so that entries are seldom removed."""
 ENTRY, DONE, FLOOR = "json", "done", "floor"
 _NAME = re.compile(rf"(?P<number>\d{{{NUMBER_DIGITS},}})\.(?P<kind>{ENTRY}|{DONE}|{FLOOR})", re.ASCII)
 _PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
@@ -28,9 +31,10 @@ _PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The numbers that the files of the ledger show: those that are taken, and those whose moves are done.
+    """The numbers in the names of the ledger's files: numbers that are taken, and those whose files are all moved.
 
-    Entries up to number `floor` were done and are removed. An entry that is created there later is void."""
+    Entries up to number `floor` were done and are removed. An entry that is created at or below it later does not
+    count."""
 
     taken: tuple[int, ...] = ()
     done: frozenset[int] = frozenset()
@@ -38,7 +42,7 @@ class Names:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Names:
-        """Sort the names in a listing of the directory. Other names are ignored."""
+        """Sort the names in a listing of the directory. Names that are not of the ledger are ignored."""
         found = [(match["kind"], int(match["number"])) for name in names if (match := _NAME.fullmatch(name))]
         return cls(
             tuple(sorted(number for kind, number in found if kind == ENTRY)),
@@ -68,12 +72,12 @@ class Names:
 
 
 def path_of(number: int, kind: str = ENTRY) -> str:
-    """Return where a file of the ledger is."""
+    """Return the path of a file of the ledger, within the sink."""
     return f"{LEDGER}/{number:0{NUMBER_DIGITS}d}.{kind}"
 
 
 def published_name(number: int, name: str) -> str:
-    """Return the name in the sink of a file that Spark called `name` and that commit `number` publishes."""
+    """Return the name that commit `number` gives, in the sink, to a file that Spark has called `name`."""
     return f"c{number:0{NUMBER_DIGITS}d}-{name}"
 
 

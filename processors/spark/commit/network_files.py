@@ -1,8 +1,8 @@
 """Refuses a sink on a network file system, by the table of mounts.
 
-A commit needs exclusive names, atomic renames and locks (`store`). An NFS server that repeats a lost answer, a client
-that caches names, or a share without locks may break one of them. Killing processes in tests proves disks, but cannot
-prove a network file system.
+A commit needs exclusive names, atomic renames and locks (`store`). An NFS server whose answers are lost and repeated, a
+client that caches names, or a share without locks may not provide one of them. Tests that kill processes can prove that
+a commit works on a disk, but not that it works on a network file system.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ NETWORK = re.compile(
     r"|pvfs2|gfs2|ocfs2|panfs|wekafs"
     r"|fuse\..*(?:s3|gcs|blob|rclone|goofys|sshfs|gluster|ceph|juicefs|alluxio|hdfs|nfs|davfs|weka|lustre|smb|curlftp).*"
 )
-"""Types of file systems on another machine; with FUSE, by the names of programs that mount buckets and servers."""
+"""Types of file systems that are on another machine. For FUSE these are the names of programs that mount buckets and
+servers.
+"""
 _MOUNT = re.compile(r"^(?:\S+ ){4}(?P<point>\S+) .*? - (?P<type>\S+)", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def mount_of(path: str, table: str) -> tuple[str, str]:
-    """Return point and type of the mount that holds an absolute path without links, from Linux's `mountinfo`; empty if
-    there is none. The longest point counts; of several mounts on one point, the last."""
+    """Return the mount point and the type of the mount that holds `path`; two empty texts if there is none.
+
+    `path` is absolute and without links, `table` is the text of Linux's `mountinfo`. The longest mount point wins; of
+    several mounts on one point, the last one."""
     found = "", ""
     for line in _MOUNT.finditer(table):
         point = _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line["point"])
@@ -39,8 +43,8 @@ def mount_of(path: str, table: str) -> tuple[str, str]:
 
 
 def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> None:
-    """Raise SinkRefused for the first of these places (by the keys of the settings) that is on a network file
-    system."""
+    """Raise SinkRefused for the first of these places that is on a network file system. `places` has the paths by the
+    keys of the settings."""
     for key, path in places.items():
         if not path or scheme_of(path):  # URIs of other file systems are judged elsewhere
             continue
@@ -57,7 +61,8 @@ def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> No
 
 
 def _existing(path: Path) -> str:
-    """Return the nearest existing directory, without links. Listing it makes an automounter mount it."""
+    """Return the nearest existing parent directory of a path, with links resolved. It is listed, because that makes an
+    automounter mount it."""
     try:
         os.listdir(path)  # noqa: PTH208 - for the automounter
     except FileNotFoundError:

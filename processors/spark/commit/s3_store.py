@@ -1,13 +1,14 @@
 """A directory of an S3 bucket for a sink, with the contract of `store.Store`.
 
-A commit needs only one thing of a store: an object is created only if its key is free (`If-None-Match: *`). This is
-tried before the first commit. Objects are durable once they exist. A move is a copy; the source is removed with its
-staging area.
+A commit needs one property of the bucket's server: a conditional write creates an object only if its key is free
+(`If-None-Match: *`). This is tried before the first commit. Objects are durable once they exist. A move is a copy; the
+source is removed with its staging area.
 
-Spark writes to a directory of this machine, and the files are uploaded where a disk would be synced (`Uploads`). Or
-executors of a cluster write to the staging area with S3A. Then each attempt of a task writes below `_temporary`, and
-only the attempt that the driver lets commit moves its files to their places. If an attempt fails after that, the job
-fails. So after a successful job the listed files are complete, and none of them changes.
+In local mode Spark writes to a directory of this machine, and the files are uploaded at the step at which files on a
+disk are synced (`Uploads`). On a cluster the executors write to the staging area themselves, with S3A. Then each
+attempt of a task writes below `_temporary`, and only the attempt that the driver allows to commit moves its files to
+their places. If that attempt fails afterwards, the job fails. So after a successful job the listed files are complete,
+and none of them changes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.sink_spec import S3Access
 
 AT_ONCE = 8
-"""Requests of one client at the same time."""
+"""Most requests of one client at the same time."""
 OLD_HEAD = f"{HOME}/head.json"
-"""Where mld 0.2.0 kept its newest entry, the only one. Replacing this object was the commit."""
+"""The object in which mld 0.2.0 kept its only entry. To replace this object was the commit."""
 CLOSED = 2
-"""A version of this object that mld 0.2.0 does not know, so it does not replace the object."""
+"""A version of that object that mld 0.2.0 does not know, so that mld 0.2.0 does not replace the object."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 ANSWER_S = 60.0
 """Longest wait for an answer of S3."""
@@ -89,7 +90,7 @@ class S3Store:
         return self.objects.now_s()
 
     def make(self, path: str) -> None:
-        """Do nothing: there are no directories."""
+        """Do nothing: a bucket has no directories."""
 
     def exists(self, path: str) -> bool:
         return self.objects.exists(self._key(path))
@@ -125,7 +126,7 @@ class S3Store:
         return lambda: None
 
     def held(self, path: str) -> None:
-        """Return None: nobody can tell whether a process in another place lives."""
+        """Return None: in a bucket it cannot be known whether a process lives."""
 
     def move(self, source: str, target: str) -> None:
         try:
@@ -137,16 +138,17 @@ class S3Store:
         self.objects.delete([self._key(path), *(one.key for one in self.objects.list(f"{self._key(path)}/"))])
 
     def sync(self, path: str) -> None:
-        """Do nothing: an object is durable once it is there."""
+        """Do nothing: an object is durable once it exists."""
 
     def persist(self, path: str, files: Sequence[str]) -> None:
-        """Do nothing: an object is durable once it is there."""
+        """Do nothing: an object is durable once it exists."""
 
     def upload(self, path: str, file: Path) -> None:
         self.objects.repeated(lambda: self.objects.upload(self._key(path), file))
 
     def prepare(self, sink: str) -> None:
-        """Take over the ledger of mld 0.2.0. Raises SinkRefused if the store ignores the condition of a write."""
+        """Try a conditional write, and take over a ledger of mld 0.2.0. Raises SinkRefused if the bucket's server
+        ignores the condition."""
         if self._is_prepared:
             return
         probe = f"{HOME}/probe/{uuid4().hex}"
@@ -161,17 +163,19 @@ class S3Store:
         self._is_prepared = True
 
     def _take_over(self, sink: str) -> None:
-        """Make the head of mld 0.2.0 the first entry of a new ledger, and close it for 0.2.0. It may be called again.
-        Raises SinkRefused, and NotMatched if 0.2.0 has replaced the head meanwhile."""
+        """Make the head of mld 0.2.0 the first entry of a new ledger, and close the old object for mld 0.2.0.
+
+        If this process dies on the way, the next call completes it. Raises SinkRefused, and NotMatched if mld 0.2.0 has
+        replaced the head meanwhile."""
         key = self._key(OLD_HEAD)
         if Names.of(self.names(LEDGER)).taken or (found := self.objects.get(key)) is None:
             return
         where = f"sink {sink}: {self.place}{OLD_HEAD}"
         try:
             head = json.loads(found.data)
-            said = head["entry"]
-            entry = None if said is None else ledger.decode(json.dumps(said).encode(), where)
-            # An entry that is done has no files left to move.
+            value = head["entry"]
+            entry = None if value is None else ledger.decode(json.dumps(value).encode(), where)
+            # If an entry is done, all its files are moved already.
             moved = () if entry is None or head["done"] else entry.moves
             moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)
         except Exception as error:
@@ -179,7 +183,7 @@ class S3Store:
         self.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
         if entry is not None:
             self.create(path_of(entry.number), ledger.encode(replace(entry, moves=moves)), "")
-            # So that this head is not taken over a second time.
+            # This head must not be taken over a second time.
             self.write(OLD_HEAD, json.dumps({"version": CLOSED, "entry": None}).encode())
 
     def _gone(self, path: str) -> FileNotFoundError:
@@ -191,7 +195,7 @@ class S3Store:
 
 
 def unconditional(sink: str, place: object) -> SinkRefused:
-    """Return the refusal of a store that overwrites an object although the write has a condition."""
+    """Return the error that refuses a store because it overwrites an object although the write has a condition."""
     return SinkRefused(
         f"sink {sink}: the store behind {place} takes writes whose condition does not hold (If-None-Match), so that "
         "two workers would overwrite each other's commits; use S3, or a store that has conditional writes "
@@ -200,7 +204,9 @@ def unconditional(sink: str, place: object) -> SinkRefused:
 
 
 class Uploads(PosixStore):
-    """A directory of this machine for files on their way to `target`. After a crash its content is worthless."""
+    """A directory of this machine for files on their way to the bucket `target`. After a crash its
+    content is useless.
+    """
 
     def __init__(self, root: Path, target: S3Store) -> None:
         super().__init__(root, private=True)

@@ -1,9 +1,9 @@
-"""The file system of a sink: the few operations that the journal needs.
+"""`Store`: the few operations of a sink's file system that the journal needs. `PosixStore` has them for a disk.
 
-The journal relies on three things. Names in a directory are linearizable: a name that one process has created is seen
-by every process that looks afterwards. Of several processes that `create` one name, at most one succeeds. And `move` is
-atomic. A POSIX file system (ext4, xfs, tmpfs) has these properties, and so has S3 (`s3_store`). Network file systems
-are refused (`network_files`). Paths are relative to the root and written with slashes.
+The journal relies on three properties. Names in a directory are linearizable: a name that one process has created is
+seen by every process that looks afterwards. If several processes `create` the same name, at most one succeeds. And
+`move` is atomic. A POSIX file system (ext4, xfs, tmpfs) has these properties, and so has S3 (`s3_store`). Network file
+systems are refused (`network_files`). Paths are relative to the root and written with slashes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NO_PLACE = frozenset((errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELO
 NOT_ALLOWED = NO_PLACE | {errno.EACCES, errno.EPERM, errno.EROFS}
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FILE_BYTES_MAX = 1 << 30
-"""Largest file that is read as a whole: an entry, or a file of letters. A larger one is not ours, and must not fill the
-memory.
+"""Largest file that is read as a whole: an entry, or a file of dead letters. A larger file is not ours, and must not
+fill the memory.
 """
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 Item = TypeVar("Item")
@@ -45,7 +45,7 @@ class Store(Protocol):
     at_once: int
     """How many operations one process may run at the same time."""
     place: str
-    """The directory, for people."""
+    """The directory, as messages name it."""
 
     def uri(self, path: str) -> str:
         """Return the URI of a path for Spark."""
@@ -71,23 +71,24 @@ class Store(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        """Create a whole file unless it exists; return False then. It is durable once its directory is synced. A store
-        that must write it under another name first uses `draft`, and leaves that file. After an OSError the file may
-        exist, or may still be created later."""
+        """Create a file with this content, in one step. Return False if it exists already.
+
+        It is durable once its directory is synced. A store that has to write it under another name first uses the path
+        `draft`, and leaves that file. After an OSError the file may exist, or may still come to exist later."""
 
     def mark(self, path: str) -> None:
-        """Create an empty file, not durably, unless it exists."""
+        """Create an empty file unless it exists. It need not be durable."""
 
     def hold(self, path: str) -> Callable[[], None]:
-        """Create a file and hold it until the returned function is called or this process ends."""
+        """Create a file and keep it locked until the returned function is called or this process ends."""
 
     def held(self, path: str) -> bool | None:
-        """Return whether a process holds the file. None if nobody can tell: the file is gone, or another machine made
-        it."""
+        """Return whether a living process holds the file (`hold`). Return None if that cannot be known: the file is
+        gone, or another machine made it."""
 
     def move(self, source: str, target: str) -> None:
-        """Move a file in one step; a store may leave the source. A target that exists is replaced, because an earlier
-        attempt put it there. Durable once both directories are synced."""
+        """Move a file in one step. A store may leave the source. If the target exists, it is replaced, because an
+        earlier attempt has made it. The move is durable once both directories are synced."""
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory with its content, if it exists."""
@@ -110,7 +111,8 @@ def each(store: Store, act: Callable[[Item], Result], items: Sequence[Item]) -> 
 class PosixStore:
     """A directory of a POSIX file system.
 
-    `private`: its files, including those that Spark stages in it, are for this user alone, whatever the umask is."""
+    With `private`, only this user may read its files, including those that Spark stages in it, whatever the umask is.
+    """
 
     def __init__(self, root: Path, *, private: bool = False) -> None:
         self.root = root
@@ -120,7 +122,7 @@ class PosixStore:
         self.at_once = 1
 
     def prepare(self, sink: str) -> None:
-        """Do nothing: the first commit finds out whether there are hard links."""
+        """Do nothing: the first commit shows whether the file system has hard links."""
 
     def now_s(self) -> float:
         return time.time()
@@ -135,8 +137,8 @@ class PosixStore:
 
     @contextmanager
     def _below(self, path: str) -> Iterator[tuple[int, str]]:
-        """Give a handle of the directory that holds a path, and the path's last name. Symbolic links are not followed,
-        so no path leads out of the store."""
+        """Yield a handle of the directory that contains `path`, and the last name of the path. Symbolic links are not
+        followed, so no path leads out of the store."""
         *parents, name = Path(path).parts
         handle = os.open(self.root, DIRECTORY)
         try:
@@ -164,7 +166,7 @@ class PosixStore:
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(fd, _machine())  # after the lock is taken, because a reader tries the lock
+            os.write(fd, _machine())  # only after the lock is taken, because a reader that finds this tries the lock
         except OSError:
             os.close(fd)
             raise
@@ -191,7 +193,7 @@ class PosixStore:
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        self.remove(draft)  # not overwritten: an entry of another number may be a link to it
+        self.remove(draft)  # not overwritten, because an entry with another number may be a hard link to it
         try:
             with self._below(draft) as (here, name), self._below(path) as (there, new):
                 fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode, dir_fd=here)
@@ -226,8 +228,9 @@ class PosixStore:
                 os.unlink(name, dir_fd=handle)
 
     def files(self, path: str) -> Iterator[str]:
-        """Skip directories that this user may not read, such as `lost+found`, if the whole store is listed. Anywhere
-        else an unreadable directory is an error, because its files would not be committed."""
+        """List files as the protocol says. If the whole store is listed, skip directories that this user may not read,
+        such as `lost+found`. Below a path an unreadable directory is an error, because its files would not be
+        committed."""
         top = self.root / path
 
         def failed(error: OSError) -> None:
@@ -261,26 +264,26 @@ def local_directory(path: str, key: str) -> Path:
 
 
 def scheme_of(path: str) -> str:
-    """Return the scheme of a URI of another file system; empty for a path, and for a name in a catalog."""
+    """Return the scheme of a URI of another file system; an empty text for a path, or for a name in a catalog."""
     scheme, colon, rest = path.partition(":")
     return scheme if colon and "/" not in scheme and scheme != "file" and rest.startswith("/") else ""
 
 
 @contextmanager
 def failures(doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into a SinkError that names the work and the remedy."""
+    """Turn an error of the operating system or of S3 into a SinkError that names the work (`doing`) and the remedy."""
     try:
         yield
     except ObjectError as error:
         kind = SinkRefused if isinstance(error, ObjectRefused) else SinkError
         raise kind(f"{doing}: {error}") from error
     except OSError as error:
-        said = f"{doing}: {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
+        what = f"{doing}: {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
         if error.errno in NO_ROOM:
-            raise SinkError(f"{said}; make room, nothing was acknowledged and it is tried again") from error
+            raise SinkError(f"{what}; make room, nothing was acknowledged and it is tried again") from error
         if error.errno in NOT_ALLOWED:
-            raise SinkRefused(f"{said}; give this user a directory to write in") from error
-        raise SinkError(f"{said}; it is tried again") from error
+            raise SinkRefused(f"{what}; give this user a directory to write in") from error
+        raise SinkError(f"{what}; it is tried again") from error
 
 
 @cache

@@ -1,1 +1,3 @@
-"""The session host: one process per daemon, which takes what all shards offer and starts a micro-batch per trigger."""
+"""The session host: one process per daemon. It takes the records of all shards, and runs a
+micro-batch at each trigger.
+"""

@@ -2,8 +2,8 @@
 
     mld-spark --archive-classes
 
-It starts a session as a host does, and runs a micro-batch of the shipped sample, which uses every part: two sinks, an
-aggregate, a dead letter. When the JVM ends, it archives the classes that it has loaded.
+It starts a session as a session host does, and runs a micro-batch with the sample pipeline `clicks.py`, which uses
+every part: two sinks, an aggregate, a dead letter. When the JVM ends, it archives the classes that it has loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROPERTIES = Path(__file__).with_name("training.properties")
 
 
 def events() -> list[Row]:
-    """Return click events, of which the last is malformed."""
+    """Return records of click events. The last one is malformed, so that the dead letter is used, too."""
     data = [*(EVENT % {b"n": number} for number in range(RECORDS)), b"{"]
     stream, shard = SHARD.stream_name.encode(), SHARD.shard.encode()
     records = [SparkRecord(one, b"k", b"%d" % n, ARRIVAL_MS, 0, stream, shard) for n, one in enumerate(data, start=1)]

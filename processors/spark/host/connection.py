@@ -1,4 +1,4 @@
-"""The host's end of the connection to one child: takes the child's frames and pages, and sends it answers."""
+"""The host's end of the connection to one child: takes the child's frames (`link`), and sends frames to the child."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TRIM_HORIZON = "TRIM_HORIZON"
 """The checkpoint of a shard that is read from its first record."""
 SAID_BACKLOG_BYTES = 256 * 1024
-"""A child that does not read gets no more lines for its standard error when so many bytes wait for it."""
+"""A child gets no more lines for its standard error while so many bytes wait for it, because it does not read."""
 
 
 class ChildConnection:
@@ -32,20 +32,20 @@ class ChildConnection:
         self.number = number
         self.shard: StreamShard | None = None
         self.before: HighWaterMarks = {}
-        """What a sink must hold before the next page: the shard up to its checkpoint (later, up to the end of the page
-        before), and the parent shards."""
+        """The marks that a sink must have before the next page: the shard's checkpoint and the ends of its parent
+        shards; after the first page, the end of the page before."""
         self.is_ending = False
         """Whether the child waits until all sinks have recorded the end of its shard."""
         self.waiting: deque[Offer] = deque()
-        """Complete pages that are not committed."""
+        """Complete pages that are not committed yet."""
         self.open_bytes = 0
-        """Bytes of lines in the page that still grows."""
+        """Bytes of lines in the page that the child is still writing."""
         self.open_since = 0.0
-        """When the first of these lines came."""
+        """When the first of these lines came, in monotonic seconds."""
         self.is_cutting = False
-        """Whether CUT was sent and not answered yet."""
+        """Whether CUT was sent and the child has not answered yet."""
         self.asked_bytes = 0
-        """Size of the line with which the child waits."""
+        """Size of the line with which the child waits for room."""
         self.behind_ms: int | None = None
         """How far the child's last line is behind the tip of the shard; None if unknown."""
         self.closed = False
@@ -105,15 +105,15 @@ class ChildConnection:
 
     @property
     def waiting_since(self) -> float | None:
-        """When the oldest record came that is not committed; None if all are."""
+        """When the oldest record that is not committed came, in monotonic seconds; None if all are committed."""
         if self.waiting:
             return self.waiting[0].arrived_at
         return self.open_since if self.open_bytes else None
 
-    # --- what is said ------------------------------------------------------------------------------------------------
+    # --- what is sent ------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Let the child put the line with which it waits into its page."""
+        """Allow the child to put the line with which it waits into its page."""
         if not self.open_bytes:
             self.open_since = time.monotonic()
         self.open_bytes += self.asked_bytes
@@ -138,14 +138,14 @@ class ChildConnection:
         self.close()
 
     def said(self, text: str) -> bool:
-        """Send lines for the child's standard error. Return False if the child cannot take them now."""
+        """Send lines that the child writes to its standard error. Return False if the child cannot take them now."""
         if self.closed or self._writer.transport.get_write_buffer_size() > SAID_BACKLOG_BYTES:
             return False
         self.send(link.SAID, {"text": text})
         return True
 
     def close(self) -> None:
-        """Close the connection, and free everything that the child holds."""
+        """Close the connection, and have the host drop everything that the child has offered."""
         if not self.closed:
             self.closed = True
             self._writer.close()
@@ -157,8 +157,10 @@ class ChildConnection:
 
 
 def before_of(head: dict[str, Any], shard: StreamShard) -> HighWaterMarks:
-    """Return what a sink must hold before a child's records: the shard up to its checkpoint, and the parent shards. A
-    shard that starts at LATEST or at a time needs nothing."""
+    """Return the marks that a sink must have before a child's first record: the shard's checkpoint, and the ends of the
+    parent shards. `head` is the body of the child's HELLO.
+
+    If the shard starts at TRIM_HORIZON, only the parents' ends are needed; at LATEST or at a time, nothing."""
     sequence, sub = head.get("sequence"), head.get("sub")
     ancestors = dict.fromkeys((shard._replace(shard=str(one)) for one in head.get("ancestors", ())), ENDED)
     try:

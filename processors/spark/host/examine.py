@@ -2,9 +2,9 @@
 
     mld-spark --check app.properties        # in the daemon's working directory
 
-The code of the start checks everything that needs no session; then Java is checked, and the PySpark that the formats
-need. If something is wrong, it prints one sentence and exits with status 2; otherwise it prints one line and exits with
-0.
+It runs all checks of a host's start that need no session, and checks that Java works and that the installed PySpark
+fits the formats. If something is wrong, it prints one sentence and exits with status 2; otherwise it prints one line
+and exits with 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def examine(file: str, env: Mapping[str, str]) -> str:
 
 
 def _formats(settings: SparkSettings) -> str:
-    """Return which PySpark the lakehouse formats need, as text. Raises SessionError if another one is installed."""
+    """Return a text about the PySpark that the lakehouse formats need, for the line that is printed. Raises
+    SessionError if the installed PySpark does not fit.
+    """
     spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
     return "".join(
         f"{name} by your own package, " if lakehouse.is_given(name, settings.conf) else f"{lakehouse.needs(name)}, "

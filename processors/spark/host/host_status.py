@@ -1,8 +1,9 @@
 """The status of a session host: a small JSON file in its private directory, for `mld check` and monitoring.
 
-It has the host's process, its UI, and counters since its start. The whole file is replaced after every micro-batch and
-every few seconds, so a reader never sees a part of it, and a file that is old belongs to a host that hangs. No decision
-depends on it, and a full disk only makes it old. `mld/core/sparkhosts.py` reads it for the daemon's metrics.
+The file has the host's process, the address of its UI, and counters since its start. The whole file is replaced after
+every micro-batch and every few seconds. So a reader never sees half of it, and if it is old, its host hangs. No
+decision depends on it; if the disk is full, it just stays old. `mld/core/sparkhosts.py` reads it for the daemon's
+metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VERSION = 1
 
 
 class HostStatus:
-    """The counters and the file. Called on the host's event loop only."""
+    """Keeps the counters, and writes the file. Called on the host's event loop only."""
 
     def __init__(
         self, directory: Path, application: str, properties_file: str, daemon_pid: int, interval_s: float = 0.0
@@ -33,7 +34,7 @@ class HostStatus:
         self._file = directory / STATUS_FILE
         self._ok = True
         self._counters = Counter(dict.fromkeys(("triggers", *counted(MicroBatch((), ()), BatchOutcome())), 0))
-        """Since the start of the host. docs/use/spark-operating.md describes each of them."""
+        """Counters since the start of the host. docs/use/spark-operating.md describes each of them."""
         self._told: dict[str, object] = {
             "version": VERSION,
             "application": application,
@@ -60,14 +61,15 @@ class HostStatus:
         self.write()
 
     def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
-        """Write how long the oldest uncommitted record has waited, and how long the running micro-batch has taken; None
-        if there is none."""
+        """Write since when the oldest uncommitted record has waited, and since when the present micro-batch runs.
+
+        Both are given in seconds until now; None if there is no such record, or no micro-batch is running."""
         for name, age_s in (("uncommittedSince", uncommitted_s), ("triggerSince", trigger_s)):
             self._told[name] = None if age_s is None else round(time.time() - age_s, 3)
         self.write()
 
     def write(self) -> None:
-        """Replace the file. If that fails again and again, only the first failure is logged."""
+        """Replace the file. Of several failures in a row only the first is logged."""
         text = json.dumps({**self._told, "updatedAt": round(time.time(), 3), "counters": self._counters})
         fresh = self._file.with_suffix(".new")
         try:
@@ -81,7 +83,7 @@ class HostStatus:
 
 
 def counted(batch: MicroBatch, outcome: BatchOutcome) -> dict[str, int]:
-    """Return what a micro-batch adds to the host's counters."""
+    """Return how much a micro-batch adds to each of the host's counters."""
     figures = outcome.figures
     return {
         "records": batch.records,

@@ -18,8 +18,8 @@ HOST_LOCK = "host.lock"
 
 
 def clear(directory: Path, *, daemon_lives: bool) -> None:
-    """Empty the directory of a host that ends. If the daemon lives, its next host needs some files, which stay: locks,
-    the socket, and the note of what was running."""
+    """Empty the directory of a host that ends. If the daemon lives, keep the files that its next host needs: locks, the
+    socket, and the note of the records that were running."""
     if not daemon_lives:
         shutil.rmtree(directory, ignore_errors=True)
         return
@@ -42,7 +42,9 @@ def sweep() -> None:
 
 
 def hold(directory: Path, *, wait: bool = True) -> BinaryIO:
-    """Lock a directory as that of a living host, until the returned file is closed."""
+    """Lock a directory until the returned file is closed, which marks it as the directory of a living host.
+
+    With `wait=False`, raise OSError if another process holds the lock."""
     lock = (directory / HOST_LOCK).open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Runs one micro-batch after the other on the thread of Spark, and tells the children and the log how each one ended.
+"""Runs one micro-batch after the other on the thread of Spark, and reports the result of each to children and log.
 
 `offers` collects the pages of a micro-batch, and `batch.engine` runs it. Meanwhile `watch` reports how long records
-have waited, and logs an error if a micro-batch makes no progress.
+have waited, and logs an error if a micro-batch does not end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mld.processors.spark.writer_identity import PIPELINE_KEY
 
 log = logging.getLogger("mld.spark")
 WRITE_EVERY_S = 5.0
-"""How often the status file is written while nothing else writes it."""
+"""How often `watch` writes the status file, also while no micro-batch ends."""
 STALLED_S = 120.0
-"""A micro-batch that takes longer is logged as making no progress, and again each time it has taken twice as long."""
+"""If a micro-batch takes longer than this, an error is logged, and again each time the duration has doubled."""
 
 
 class MicroBatchLoop:
@@ -42,7 +42,7 @@ class MicroBatchLoop:
         self._status = status
         self._thread = thread
         self.jvm_pid: int | None = None
-        """Process of the JVM, if this host has started one; named in the log when nothing makes progress."""
+        """Process id of the JVM, if this host has started one. It is named in the log if a micro-batch does not end."""
         self.last_start = -1e9
         self._is_running = False
 
@@ -83,8 +83,10 @@ class MicroBatchLoop:
                 )
 
     async def _run_batch(self, taken: list[Offer], engine: Engine) -> None:
-        """Run the pages that were taken, but for those of children that are gone. Their records were not checkpointed,
-        so the daemon delivers them again; and records before them may not be committed yet.
+        """Run the pages that were taken, without those of children that are gone.
+
+        The records of such a child were not checkpointed, so the daemon delivers them again. To run them now would be
+        wrong if records before them are not committed yet.
         """
         started = self.last_start
         offers = [offer for offer in taken if offer.link in self._children]
@@ -97,7 +99,7 @@ class MicroBatchLoop:
         self._answer(batch, outcome)
 
     async def _end_shards(self, engine: Engine) -> None:
-        """Have all sinks record that shards have ended, and let the children of these shards go on."""
+        """Have all sinks record that shards have ended, and let the children of these shards continue."""
         ending = {child.shard: child for child in self._children.values() if child.is_ending and child.shard}
         if not ending:
             return
@@ -112,7 +114,7 @@ class MicroBatchLoop:
         self._say_failed(failed)
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
-        """Tell each child that its pages are committed, or why its shard stops."""
+        """Report to each child that its pages are committed, or why its shard stops."""
         for offer in batch.offers:
             child = self._children.get(offer.link)
             reason = outcome.failed.get(offer.shard)
@@ -148,10 +150,10 @@ class MicroBatchLoop:
         counts = counted(batch, outcome)
         lags = {child.shard.label: child.behind_ms for child in self._children.values() if child.shard is not None}
         self._status.triggered(counts, lags)
-        said = {
+        fields = {
             "shards": len(batch.ends),
             **counts,
             **{f"{name}_ms": int(1000 * seconds) for name, seconds in took.items()},
             "lag_ms": max((lag for lag in lags.values() if lag is not None), default="?"),
         }
-        log.info("trigger: %s", " ".join(f"{name}={value}" for name, value in said.items()))
+        log.info("trigger: %s", " ".join(f"{name}={value}" for name, value in fields.items()))

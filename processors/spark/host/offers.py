@@ -1,8 +1,9 @@
-"""Records that wait for a micro-batch: whether there is room for more of them, and which pages are complete.
+"""`OfferQueue`: keeps the records that wait for a micro-batch, and decides whether there is room for more.
 
-If BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines and are admitted first in, first
-out. Admitted records are in a page that grows until its child reports it complete. When a micro-batch begins, all
-growing pages are cut. `trigger` decides when that is.
+While BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines; they are admitted first in,
+first out. The child writes admitted records into a page, which grows until the child reports it complete. When a
+micro-batch begins, the children are asked to complete ("cut") all growing pages. `trigger` decides when a micro-batch
+begins.
 
 All times are on one monotonic clock, in seconds.
 """
@@ -22,13 +23,13 @@ from mld.processors.spark.host.trigger import due_at
 from mld.processors.spark.settings import SparkSettings
 
 BATCHES_IN_FLIGHT = 2
-"""How many full micro-batches may be accepted but not committed: the running one, and the next one."""
+"""So many full micro-batches may be accepted but not committed: the running one, and the next one."""
 CUT_WAIT_S = 2.0
-"""How long a micro-batch waits for its pages. A later page is for the next micro-batch."""
+"""How long a micro-batch waits for pages to be completed. A page that comes later is for the next micro-batch."""
 
 
 class OfferQueue:
-    """All records that wait. Called on the host's event loop only."""
+    """Keeps all records that wait. Called on the host's event loop only."""
 
     def __init__(self, settings: SparkSettings, spool: Spool, children: Mapping[int, ChildConnection]) -> None:
         self._settings = settings
@@ -44,7 +45,7 @@ class OfferQueue:
         """Pages of the running micro-batch."""
         self._taken_bytes = 0
         self._asked = False
-        """Whether the next micro-batch must begin at once, see `ask`."""
+        """Whether the next micro-batch must begin at once (see `ask`)."""
         self._changed = asyncio.Event()
 
     # --- what children bring -----------------------------------------------------------------------------------------
@@ -74,19 +75,20 @@ class OfferQueue:
         return not self.in_flight_bytes or self.in_flight_bytes + size <= bytes_max
 
     def paged(self, offer: Offer | None) -> None:
-        """Add a complete page. None: the child was asked for its page and has none."""
+        """Add a complete page. With None, the child was asked for its page and has none."""
         if offer is not None:
             self._spool.offered(offer)
             self._pages.append(offer)
         self._changed.set()
 
     def ask(self) -> None:
-        """Begin micro-batches without waiting for their time, until everything that waits is committed."""
+        """Have micro-batches begin at once, before their regular time, until all records that wait are committed."""
         self._asked = True
         self._changed.set()
 
     def drop(self, child: ChildConnection) -> None:
-        """Drop the records of a child that is gone, unless a job is running over them. They are delivered again."""
+        """Drop the records of a child that is gone, unless a micro-batch with them is running. The daemon delivers them
+        again."""
         dropped = [offer.size for offer in self._pages if offer.link == child.number]
         self._pages = [offer for offer in self._pages if offer.link != child.number]
         self._held_back = deque(held for held in self._held_back if held is not child)
@@ -97,10 +99,10 @@ class OfferQueue:
     # --- micro-batches -----------------------------------------------------------------------------------------------
 
     async def due(self, last_start: float) -> None:
-        """Wait until the next micro-batch has to begin: the last one began at `last_start`.
+        """Wait until the next micro-batch has to begin. The last one began at `last_start`.
 
         It begins at the time that the settings give, or sooner if many records wait, if a child waits for room, or if
-        it was asked for by `ask`. If `ask` was called and nothing waits, it begins at once, without records.
+        `ask` was called. If `ask` was called and no records wait, it begins at once, without records.
         """
         while True:
             self._changed.clear()
@@ -121,7 +123,7 @@ class OfferQueue:
                 await self._changed.wait()
 
     async def take(self) -> list[Offer]:
-        """Have all growing pages cut, and return the pages of the next micro-batch."""
+        """Have all growing pages completed, and return the pages of the next micro-batch."""
         asked = [child for child in self._children.values() if child.open_bytes]
         for child in asked:
             child.cut()
@@ -139,7 +141,7 @@ class OfferQueue:
         return self._taken
 
     def clear(self) -> None:
-        """End the micro-batch: remove its pages, and admit children that wait for the space."""
+        """End the micro-batch: remove its pages, and admit children that wait for room."""
         for offer in self._taken:
             self._spool.remove(self._spool.page(offer.link, offer.number))
         self._taken, self._taken_bytes = [], 0

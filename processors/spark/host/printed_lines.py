@@ -1,6 +1,6 @@
 """Passes everything that is printed in a session host to the daemon's log, through a child.
 
-If no child can take lines, the newest ones are kept. Lines that are too long are cut.
+While no child can take lines, the newest lines are kept. A line that is too long is cut.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mld.processors.spark.link import TEXT_CHARS_MAX
 from mld.processors.spark.sanitizing import Sanitizer
 
 DELIVER_EVERY_S = 0.5
-"""How often to try to pass on the lines that are kept."""
+"""How often the host tries to pass on the lines that are kept."""
 SAID_LINES_MAX = 1_000
-"""How many lines are kept while no child can take them."""
+"""So many lines are kept while no child can take them; then the oldest are dropped."""
 TAG = "spark: "
 LINE_BYTES_MAX = 16 * 1024
 
@@ -43,8 +43,8 @@ class PrintedLines:
     def _pump(self, pipe: BinaryIO) -> None:
         """Read printed lines until the pipe ends, on a thread of its own."""
         for line in bounded_lines(pipe):
-            said = self._fit(line.decode("utf-8", "replace").rstrip("\r\n"))
-            self._kept.append(f"{TAG}{said[:LINE_BYTES_MAX]}\n")
+            text = self._fit(line.decode("utf-8", "replace").rstrip("\r\n"))
+            self._kept.append(f"{TAG}{text[:LINE_BYTES_MAX]}\n")
             if not self._scheduled:
                 self._scheduled = True
                 with suppress(RuntimeError):  # the loop is closed: we are at our end
@@ -64,14 +64,14 @@ class PrintedLines:
                 return
 
     async def _keep_delivering(self) -> None:
-        """Deliver until the loop ends, because a child may be able to take lines only after they were printed."""
+        """Deliver again and again, because lines may have been printed while no child could take them."""
         while True:
             await asyncio.sleep(DELIVER_EVERY_S)
             self.deliver()
 
 
 def bounded_lines(pipe: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a pipe. A line that is too long is cut after its beginning."""
+    """Yield the lines of a pipe. Of a line that is too long only the first LINE_BYTES_MAX bytes are yielded."""
     while line := pipe.readline(LINE_BYTES_MAX):
         yield line
         while line and not line.endswith(b"\n"):

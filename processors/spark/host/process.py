@@ -1,4 +1,5 @@
-"""The process of a session host: signals, settings, cleaning up after earlier hosts, and the exit status.
+"""The process of a session host: it handles signals, reads settings, cleans up after earlier hosts, and sets the
+status.
 
 `attach` starts it; `session_host` does the work.
 """
@@ -41,7 +42,7 @@ def main() -> NoReturn:
     except FatalError as error:
         complain(str(error))
     sys.stderr.flush()
-    os._exit(status)  # at once, as threads of PySpark may wait for a JVM that is gone
+    os._exit(status)  # an ordinary exit could hang, because threads of PySpark may wait for a JVM that is gone
 
 
 async def _serve(

@@ -1,4 +1,4 @@
-"""Tells a session host when a process ends that is not its own child: the daemon, or the JVM that PySpark started."""
+"""Notices when a process ends that is not a child of the session host: the daemon, or the JVM that PySpark started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 WATCH_POLL_S = 0.5
-"""How often to check processes on systems without pidfd."""
+"""How often a process is checked on systems without pidfd."""
 
 
 def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
 """The session host of a daemon: starts the Spark session, serves the children of all shards, and decides when to end.
 
-The event loop serves the children. One other thread talks to Spark, while records gather for the next micro-batch
+The event loop serves the children. One other thread calls Spark, while records for the next micro-batch gather
 (`micro_batch_loop`). The host ends when the daemon and the last child are gone, when the JVM is gone, or when the
-session cannot start. Then its children fail, and the daemon starts them again at their checkpoints.
+session cannot start. When a host ends, its children fail, and the daemon starts them again at their checkpoints.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from mld.processors.spark.settings import SparkSettings
 log = logging.getLogger("mld.spark")
 EXIT_OK = 0
 LINGER_S = 10.0
-"""How long to wait for children to close their connections after the daemon has ended."""
+"""After the daemon has ended, children have so long to close their connections."""
 REFUSE_S = 1.0
-"""How long to serve after a failed start, so that children that are just connecting hear the reason, too."""
+"""After a failed start the host serves so much longer, so that children that are just connecting
+get the reason, too.
+"""
 CLOSE_WAIT_S = 10.0
-"""Longest wait for the session to stop; then its JVM is killed."""
+"""The session has so long to stop; then its JVM is killed."""
 BACKLOG = 1_024
 PAGE_BYTES = 16 << 20
-"""Bytes of lines after which a child ends its page. A micro-batch that begins ends it earlier."""
+"""After so many bytes of lines a child completes its page. When a micro-batch begins, it does so earlier."""
 
 
 class SessionHost:
-    """All state of the host, on one loop."""
+    """The whole state of the host. Called on one event loop only."""
 
     def __init__(
         self,
@@ -58,9 +60,11 @@ class SessionHost:
         properties_file: str = "",
         scratch: Path | None = None,
     ) -> None:
-        """Prepare the host. `directory` is for the socket and the status, `scratch` for data (default: `directory`).
+        """Prepare the host. `directory` is for the socket and the status file, `scratch` for data (default:
+        `directory`).
 
-        Raises SpoolError."""
+        Raises SpoolError.
+        """
         self._start = start
         interval_s = max(settings.trigger_interval_s, settings.trigger_quiet_s)
         self._status = HostStatus(directory, settings.application, properties_file, daemon_pid, interval_s)
@@ -82,7 +86,9 @@ class SessionHost:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self, listening: Callable[[], None]) -> int:
-        """Serve until the host is to end, and return its exit status. Call `listening` once children can connect."""
+        """Serve children until the host has to end, and return its exit status. Call `listening`
+        once they can connect.
+        """
         loop = asyncio.get_running_loop()
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)
@@ -138,7 +144,7 @@ class SessionHost:
             ) from None
 
     def _fail(self, reason: str, status: int = EXIT_FAILURE, refuse_s: float = 0.0) -> None:
-        """Tell all children the reason, also those that connect within `refuse_s`, and then end the host."""
+        """Send the reason to all children, also to those that connect within `refuse_s`, and then end the host."""
         log.error("%s", reason)
         self._failure = reason, status
         for child in list(self._children.values()):
@@ -146,7 +152,7 @@ class SessionHost:
         asyncio.get_running_loop().call_later(refuse_s, self._end, status)
 
     def _close(self) -> None:
-        """Stop the session, or kill its JVM after CLOSE_WAIT_S. The caller ends this process."""
+        """Stop the session, or kill its JVM after CLOSE_WAIT_S. After this the process has to end."""
         started = self._started
         if started is not None:
             started.engine.stop()
@@ -159,7 +165,7 @@ class SessionHost:
         self._spool.close()
 
     def daemon_ended(self) -> None:
-        """End soon, because the daemon has ended; at once if there are no children."""
+        """End the host, because the daemon has ended: at once if there are no children, else after LINGER_S."""
         self.daemon_gone = True
         log.info("the daemon has ended", extra={"action": "daemon_ended"})
         if self._children:
@@ -171,7 +177,7 @@ class SessionHost:
         if not self._ending.done():
             self._ending.set_result(status)
 
-    # --- links -------------------------------------------------------------------------------------------------------
+    # --- children ----------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._numbers += 1
@@ -179,7 +185,7 @@ class SessionHost:
         await child.serve(reader)
 
     def hello(self, child: ChildConnection, head: dict[str, Any]) -> None:
-        """Take the HELLO of a child. A child of the same shard that came before has to end."""
+        """Take the HELLO of a child. `head` is its body. An earlier child of the same shard has to end."""
         if self._failure is not None:
             child.fail(*self._failure)
             return
@@ -197,23 +203,23 @@ class SessionHost:
             self._welcome(child)
 
     def _is_of_another_stream(self, child: ChildConnection, arn: object, created: object) -> bool:
-        """Check whether the child reads another stream of the same name, because the stream was deleted and made again.
+        """Return whether the child reads another stream of the same name: the stream was deleted and made again.
 
-        The sinks of this host are open for one of the two streams. If the child's stream is the newer one, the host
-        fails, and a new host opens the sinks for the new stream. Otherwise only the child fails."""
+        The sinks of this host are open for one of the two streams. If the child's stream is the newer one, fail the
+        whole host, and a new host opens the sinks for the new stream. Otherwise fail only the child."""
         writer = self._settings.writer
         if writer is None or not (writer.created and arn and created) or (arn, created) == (writer.arn, writer.created):
             return False  # an identity without a creation time (mld.spark.streamId, several streams) is not compared
-        said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
-        said = f"{said} {writer.created}: it was deleted and made again"
+        reason = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
+        reason = f"{reason} {writer.created}: it was deleted and made again"
         if str(created) > writer.created:
-            self._fail(said)
+            self._fail(reason)
         else:
-            child.fail(said)
+            child.fail(reason)
         return True
 
     def _welcome(self, child: ChildConnection) -> None:
-        """Send READY to a child that has said which shard it has."""
+        """Send READY to a child, once its HELLO has named its shard."""
         if child.shard is None:
             return
         child.send(
@@ -235,5 +241,6 @@ class SessionHost:
             self._end(EXIT_OK)
 
     def pass_on(self, text: str) -> bool:
-        """Pass printed lines to the daemon's log through any child. Return False if no child can take them now."""
+        """Pass printed lines to the daemon's log, through the first child that can take them. Return False if none can
+        now."""
         return any(child.said(text) for child in self._children.values() if child.shard is not None)

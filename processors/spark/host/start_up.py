@@ -1,6 +1,7 @@
 """Starts everything that a host needs before its first micro-batch: the user's pipeline, the session, the sinks.
 
-The pipeline is loaded first, because a mistake in its file is found at once, while a JVM takes seconds to start.
+The pipeline is loaded first: a mistake in its file is then found at once, and not after the seconds that a JVM takes to
+start.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ log = logging.getLogger("mld.spark")
 DEAD_LETTER = "deadLetter"
 """Name of the sink of dead letters."""
 PROBES = 4
-"""How many files executors read at the start, so that probably more than one executor reads one."""
+"""Executors read so many files at the start; with several, probably more than one executor takes part."""
 UNSEEN = (ErrorKind.GONE, ErrorKind.FORBIDDEN)
 NOT_THERE = ("PATH_NOT_FOUND", "java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
-"""Classes and error conditions of a file that executors do not find or may not open, besides the kinds of `UNSEEN`."""
+"""Further classes and error conditions, besides the kinds in `UNSEEN`, that report a file which executors do not find
+or may not open.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Started:
     pipeline: pipeline.Pipeline
     jvm_pid: int | None
     about: Mapping[str, object]
-    """Facts for `mld check`, such as the address of the UI."""
+    """Facts about the session for the status file, such as the address of the UI."""
 
     def close(self) -> None:
         """Call the pipeline's `teardown`, and stop the session."""
@@ -67,7 +70,7 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Start the session and everything else. Raises FatalError, with status EXIT_FAILURE if another attempt may
+    """Start the session and everything else. Raises FatalError; its status is EXIT_FAILURE if another attempt may
     help."""
     if settings.writer is None:
         raise FatalError(UNKNOWN, EXIT_CONFIGURATION)
@@ -92,7 +95,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         )
         engine = Engine(settings, frames, health, loaded, sinks, dead, spool, Running(scratch / FILE))
         engine.start()
-        loaded.setup(spark)  # after the sinks, as it may start a streaming query over a sink's table
+        loaded.setup(spark)  # after the sinks are open, because it may start a streaming query over a sink's table
         health.check()
         health.watch(settings.task_timeout_s)  # after `setup`, whose jobs are not the engine's
     except (pipeline.PipelineError, SessionError, SessionGone, SinkError) as error:
@@ -152,7 +155,8 @@ def dead_letter_of(settings: SparkSettings) -> SinkSpec:
     """Return the spec of the dead letter's sink. Each letter names its stream and shard, so several writers may share
     one directory.
 
-    Letters are raw data, so only this user may read them; but on a cluster executors may run as other users."""
+    Letters are raw data, so in local mode only this user may read them. On a cluster other users must be able to, as
+    which executors may run."""
     assert settings.writer is not None
     return SinkSpec(
         DEAD_LETTER,
