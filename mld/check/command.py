@@ -167,6 +167,7 @@ def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
 
 
 def _session_lines(application: str, sessions: dict[str, Any]) -> Iterator[str]:
+    """Yield lines on the application's Spark sessions on this machine, or on the UI that the next one will have."""
     for one in sessions["sessions"]:
         yield (
             f"Spark session of {application}: UI {one.get('ui') or 'none'}, pid {one['pid']} of daemon "
@@ -197,6 +198,7 @@ def _prices(settings: Settings, leases: Collection[int], workers: Collection[int
 
 
 def _print_prices(console: Console, prices: Sequence[dict[str, Any]], settings: Settings) -> None:
+    """Print the prices as a table, with one column for each lease duration, and notes on their origin."""
     table = Table(title="What a fleet at rest costs in DynamoDB, dollars a month", title_justify="left")
     for column in ("leases", "workers"):
         table.add_column(column, justify="right")

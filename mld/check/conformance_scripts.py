@@ -53,6 +53,7 @@ class SessionScript:
 
 
 async def _life(session: Session, report: Report) -> None:
+    """Hold a usual life of a child up to the loss of its lease, and judge whether it checkpoints when asked to stop."""
     await session.initialize()
     await session.process(_records(0, 3))
     await session.process(_records(3, 3), 5000)
@@ -65,6 +66,7 @@ async def _life(session: Session, report: Report) -> None:
 
 
 async def _shard_end(session: Session, report: Report) -> None:
+    """Hold a life up to the end of the shard, and judge how the child checkpoints that end."""
     await session.initialize()
     await session.process(_records(0, 3))
     await session.end_shard()
@@ -115,6 +117,7 @@ async def _large(session: Session, _: Report) -> None:
 
 
 async def _throttled(session: Session, report: Report) -> None:
+    """Refuse the first checkpoint as throttled, and judge whether the child tries again."""
     await session.initialize()
     await session.process(_records(0, 3))
     await session.end_shard()
@@ -138,6 +141,7 @@ async def _refused(session: Session, report: Report) -> None:
 
 
 async def _lost(session: Session, report: Report) -> None:
+    """Refuse every checkpoint because the lease is gone, and judge whether the child tries again in the same action."""
     await _refused(session, report)
     actions = [one.action for one in session.answered]
     if len(actions) != len(set(actions)):

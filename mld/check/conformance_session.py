@@ -262,6 +262,7 @@ class Session:
         return event
 
     def _check_schema(self, line: str, event: Event) -> None:
+        """Judge whether the line is one message that follows its JSON schema."""
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

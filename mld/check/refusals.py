@@ -76,6 +76,7 @@ def refusals(settings: Settings, file_name: str) -> list[Remark]:
 
 
 def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
+    """Yield errors for names of tables, streams and consumers that AWS would refuse."""
     stream, table = name_rule("kinesis", "StreamName"), name_rule("dynamodb", "TableName")
     names = [
         ("tableName", "a table", table, settings.lease_table.name),
@@ -114,6 +115,7 @@ def _remedy(key: str, name: str, rule: NameRule, added: int) -> str:
 
 
 def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
+    """Yield remarks on the record processors that cannot be run as they are named."""
     commands = {"executableName": settings.child.command}
     for one in settings.streams:
         if one.executable_name is not None:

@@ -61,6 +61,7 @@ class ChildAdopter:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
 
     async def _adopt_one(self, key: str) -> None:
+        """Assign the lease to this worker and renew it at once, if it has no owner and this worker has room."""
         lease = await contained(self.table.get(key), "adopting a child lease", key)
         if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
             return

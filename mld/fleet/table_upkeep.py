@@ -86,6 +86,7 @@ class LostTable:
             forget()
 
     async def _restore(self, lost_since: float) -> None:
+        """Try once to restore the table, and record it in the history if this worker has created rows."""
         try:
             count = await self.table.restore(self.worker_id)
         except TableError as error:

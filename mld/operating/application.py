@@ -201,6 +201,9 @@ class Application:
         raise ActRefusedError(f"ListShards shows no complete set of shards for this place: {fault}")
 
     async def _list(self, place: ShardFilter | None) -> tuple[Shard, ...]:
+        """List the shards of the stream that `place` selects; None selects all. Raises ActRefusedError if the list is
+        empty or incomplete.
+        """
         listing = await ShardDetector(self.streams, self.clock, Random(), kind=self.kind).list_all(place)
         if isinstance(listing, NotListed):
             raise ActRefusedError(

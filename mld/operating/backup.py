@@ -202,6 +202,7 @@ def _to_json(kind: str, inner: Any) -> Any:
 
 
 def _from_json(kind: str, inner: Any) -> Any:
+    """Return a scalar value as boto3's low-level client has it. Raises TypeError if it is not of its DynamoDB type."""
     match kind:
         case "B":
             return base64.b64decode(inner, validate=True)

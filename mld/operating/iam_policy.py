@@ -57,6 +57,7 @@ def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
 
 
 def _allow_stream(made: Policy, settings: Settings) -> None:
+    """Allow the calls on the stream: reading it by polling or fan-out, or as the stream of a DynamoDB table."""
     stream = _stream_arn(settings)
     if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
         made.allow("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), stream)

@@ -134,6 +134,7 @@ def _verdicts(shards: Iterable[ShardView]) -> str:
 
 
 def _totals(status: FleetStatus) -> list[str]:
+    """Return a line that counts the shards by verdict."""
     words = _verdicts(status.open_shards)
     ended = status.count(Verdict.ENDED)
     more = f"; {ended} ended" if ended else ""

@@ -41,6 +41,7 @@ class MachineProbe:
         await self._exam.run(*(self._program(about, split_command(text)) for about, text in commands.items()))
 
     async def _program(self, about: str, words: list[str]) -> None:
+        """Examine whether a record processor can be run, and the Spark processor further."""
         faults = [fail(about, message, remedy) for _, message, remedy in faults_of(words)]
         self._exam.require(*faults)
         program = find_executable(words)

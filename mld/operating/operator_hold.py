@@ -76,6 +76,7 @@ class OperatorHold:
         await a_few_at_a_time(one, [lease for lease in leases if lease.key not in self._held])
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
+        """Take one lease, and try again if its row changes meanwhile or an answer is missing."""
         # By force the owner is the only condition: a busy worker may change its row faster than a distant table
         # answers.
         make = writes.assign if by_force else writes.take
@@ -175,6 +176,9 @@ class OperatorHold:
             await a_few_at_a_time(self._renew, sorted(self._held))
 
     async def _renew(self, key: str) -> None:
+        """Renew one held lease. After a refusal the present row is kept, if it still is ours; after an error nothing
+        changes.
+        """
         lease = self._held.get(key)
         if lease is None:
             return

@@ -56,6 +56,7 @@ def _signs_of_life(seen: Observed) -> dict[tuple[str, str], object]:
 
 
 def _reports(seen: Observed) -> dict[str, Row]:
+    """Return the rows that are worker reports, by worker."""
     found = {}
     for row in (*seen.table.scan.others, *seen.reports):
         name = row.get("wid", row.get(rows.KEY, {})).get("S")

@@ -107,6 +107,7 @@ def _sequence(text: str) -> Point | None:
 
 
 def _time_s(text: str, now_s: float, kinds: Collection[PointKind]) -> float:
+    """Return the time that `text` names, in epoch seconds. Raises PointError, also if it is in the future."""
     time_s = _epoch_or_ago_s(text, now_s)
     if time_s is None:
         time_s = _iso_s(text, kinds)
@@ -118,6 +119,7 @@ def _time_s(text: str, now_s: float, kinds: Collection[PointKind]) -> float:
 
 
 def _epoch_or_ago_s(text: str, now_s: float) -> float | None:
+    """Return the time of epoch seconds or a duration ago; None if the text has neither form."""
     if _EPOCH.fullmatch(text):
         return float(text)
     ago = _AGO.fullmatch(text)

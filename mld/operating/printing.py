@@ -74,6 +74,7 @@ async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> No
 
 
 def _screen(listing: Listing, trouble: str, console: Console) -> Group:
+    """Return as much of the listing as fits the terminal, with the notes above it."""
     notes = [note for note in (trouble, *listing.notes) if note][: console.height // 2]
     room = max(0, console.height - len(notes) - TABLE_FRAME_LINES)
     left_out = len(listing.rows) - room

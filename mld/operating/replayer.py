@@ -129,6 +129,8 @@ class Replayer:
         self.ended = await processor.end()
 
     async def _deliver(self, processor: Processor, batch: ChildBatch, first: str | None) -> None:
+        """Give a batch to the processor, and count it when the processor has answered."""
+
         def written() -> None:
             if first is not None and batch.largest is not None:
                 self._range = self._range.deliver(Position(first), batch.largest)
@@ -140,6 +142,10 @@ class Replayer:
         self.last = batch.largest or self.last
 
     async def _end_shard(self, processor: Processor) -> None:
+        """Tell the processor that the shard has ended. Raises ProcessorError if it answers without a checkpoint at
+        SHARD_END.
+        """
+
         def written() -> None:
             self._range = self._range.at_shard_end()
 

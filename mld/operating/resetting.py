@@ -92,6 +92,9 @@ class Reset:
         return f"{self.shard_id or 'all shards'} to {self.point}"
 
     def _notes(self, changes: list[Change], table: RawTable) -> tuple[str, ...]:
+        """Return notes on records that are skipped, rows that are replaced, and unfinished shards whose rows are
+        deleted.
+        """
         skipped = [change.key for change in changes if " forward to " in change.words]
         forward = f"{len(skipped)} shards skip records that were not processed" if skipped else ""
         unfinished = {lease.key for lease in table.scan.leases if not lease.is_complete}
@@ -137,6 +140,7 @@ async def resolve(app: Application, table: RawTable, point: Point, shard_name: s
 
 
 async def _one_shard(app: Application, shards: tuple[Shard, ...], point: Point, name: str) -> Reset:
+    """Return a reset of the one shard that `name` means."""
     graph = await in_turns(ShardGraph.steps(shards))
     shard_id = shard_id_of(name)
     if shard_id not in graph.shards:

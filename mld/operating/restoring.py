@@ -183,6 +183,9 @@ class Restoration:
         return [key for key in newer if key in below], [key for key in newer if key not in below]
 
     def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
+        """Yield notes on records that are skipped, shards that Kinesis lists no longer, and rows that are left
+        alone.
+        """
         trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
         if forward:
             yield f"records are skipped in {names_of(forward)}"

@@ -142,6 +142,7 @@ class SpanReader:
                 self._next_at = self._clock.monotonic() + BACKOFF_FIRST_S * failures
 
     async def _page(self, limit: int) -> RawPage:
+        """Read one page, with a new iterator if there is none, and note where to go on."""
         if self._iterator is None:
             self._iterator = await self._streams.shard_iterator(self._shard_id, self._point())
         page = await self._streams.get_records(self._iterator, limit)

@@ -45,6 +45,7 @@ class StreamProbe:
         self._exam.shards = tuple(shards)
 
     async def _stream(self) -> None:
+        """Examine the only stream of the settings."""
         settings = self._exam.settings
         if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
             await self._table_stream()

@@ -40,6 +40,7 @@ async def read_table(calls: TableCalls, clock: Clock) -> RawTable:
 
 
 async def _page(calls: TableCalls, clock: Clock, params: dict[str, Any]) -> Mapping[str, Any]:
+    """Read one page, with a few more attempts after errors. Raises TableError."""
     for pause_s in READ_AGAIN_S:
         try:
             return await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)

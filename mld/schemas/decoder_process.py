@@ -158,6 +158,7 @@ class DecoderProcess:
                 await sending
 
     async def _start(self) -> _RunningDecoder:
+        """Start a process, and connect to it by a socket pair."""
         ours, its = socket.socketpair()
         with its:
             try:

@@ -59,6 +59,7 @@ class FollowedStreams(TrackedStreams):
     # --- for the worker -----------------------------------------------------------------------------------------------
 
     def check(self, scan: TableScan) -> None:
+        """Raise StartupError if the table is for one stream."""
         other = next((lease for lease in scan.leases if lease.stream is None), None)
         if other is not None:
             raise StartupError(
@@ -85,6 +86,7 @@ class FollowedStreams(TrackedStreams):
         return (self._follow, "following the list of streams"), *super().loops()
 
     def standing(self, lease: Lease) -> Standing:
+        """Return what to do with a lease by the standing of its stream in the list."""
         stream = lease.stream
         if stream in self.consumed.streams:
             return Standing.CONSUMED

@@ -184,6 +184,7 @@ class TrackedStreams:
         return sorted(self.consumed.streams, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
+        """Open a stream, and make the parts that work on it."""
         opened = await self.open_stream(listed)
         stream = None if listed is None else listed.stream
         detector = ShardDetector(

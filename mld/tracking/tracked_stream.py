@@ -106,6 +106,7 @@ class TrackedStream:
         self._surveyed_at = 0.0
 
     async def parents_complete(self, lease: Lease) -> bool:
+        """Return whether no parent blocks the shard; log each wait for a parent once."""
         blocking = await parents_complete(self.leases.table, lease)
         if blocking is None:
             self._waiting_for.pop(lease.key, None)
@@ -133,6 +134,7 @@ class TrackedStream:
         return ancestors_of(lease, self.leases.detector.known)
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        """Prepare the end of a shard whose child has read it to the end: its children need rows first."""
         match await self.ending.prepare(lease, children):
             case Prepared(created):
                 if created:
@@ -146,6 +148,7 @@ class TrackedStream:
                 return EndVerdict.READ_AGAIN
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        """Return what is known of a shard that Kinesis does not find: over, listed after all, or unknown."""
         match (await self._survey()).judge(lease):
             case ShardIsOver(evidence):
                 log.info("the shard is past its retention: %s", evidence, extra=about("shard_expired", lease.key))

@@ -174,6 +174,7 @@ class Assigner:
         return self._leadership
 
     async def _count_failure(self) -> None:
+        """Count a failed run. After too many in a row, step down and stay away from the election for a while."""
         self._leadership = None if self._leadership is None else self._leadership.after_failure()
         if self._leadership is not None:
             return
@@ -190,6 +191,9 @@ class Assigner:
     # --- one run -----------------------------------------------------------------------------------------------------
 
     async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
+        """Make one run: read leases and reports, decide the moves, check that this worker still leads, and write them.
+        Returns None if it leads no more.
+        """
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):
             view = await self._load(partial(self.views.newer_than, self._oldest(early=early)))
@@ -255,6 +259,9 @@ class Assigner:
         return await contained(read(), doing)
 
     def _assignable(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
+        """Return the reports of workers that may get leases; log workers whose reports are fresh by their time but
+        unchanged.
+        """
         assignable, standing_still = self.membership.assignable(active, self.clock.monotonic())
         for report in standing_still:
             log.warning(
@@ -300,6 +307,7 @@ class Assigner:
     # --- after the writes ---------------------------------------------------------------------------------------------
 
     async def _delete(self, stale: Sequence[WorkerReport]) -> None:
+        """Delete stale reports. If that fails, they stay for the next run."""
         if not stale:
             return
         try:

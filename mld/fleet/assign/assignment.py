@@ -179,6 +179,7 @@ def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
 
 
 def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
+    """Take weight from the workers that are too far above the average, the one with the most to give first."""
     sources = _sources(view)
     yield
     for take, load in sources:
@@ -292,6 +293,7 @@ def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | 
 
 
 def _fits(view: View, load: Load, weight: float) -> bool:
+    """Return whether the worker stays at or below all averages and limits with `weight` added."""
     if load.is_drained:
         return False
     for metric, value in load.values.items():

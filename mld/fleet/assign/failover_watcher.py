@@ -129,6 +129,9 @@ class FailoverWatcher:
             self._reading.cancel()
 
     async def _look_forever(self) -> None:
+        """Look at the table when a look is due or was asked for, and take leases in between. After a failed look the
+        next one comes sooner.
+        """
         failures, self._began_at = 0, self.clock.monotonic()
         again_at = -math.inf
         while True:
@@ -195,6 +198,7 @@ class FailoverWatcher:
             await self._welcome(everybody)
 
     def _tell_of_strangers(self) -> None:
+        """Log each worker of another application once, and count them."""
         strangers = self.membership.strangers
         self.metrics.worker.table.strangers = len(strangers)
         for worker in sorted(strangers.keys() - self._strangers):

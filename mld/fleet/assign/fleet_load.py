@@ -165,6 +165,9 @@ class View:
     moves: dict[str, Move] = field(default_factory=dict)
 
     def weight(self, lease: Lease) -> float:
+        """Return the weight of a lease: its throughput, or the mean throughput if it has none; 1 if no lease has any.
+        A lease of a finished shard weighs nothing.
+        """
         if not lease.is_load:
             return 0.0
         if not self.has_throughput:

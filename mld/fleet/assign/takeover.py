@@ -162,6 +162,7 @@ class Takeover:
                 yield
 
     def _saw(self, lease: Lease, now: float) -> None:
+        """Note one row of a lease, and when it becomes due for take-over."""
         self.observations.saw(lease, now)
         key, owner = lease.key, lease.actual_owner
         self._rows[key] = lease

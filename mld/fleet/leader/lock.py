@@ -216,6 +216,7 @@ def release(place: Place, owner: str, version: str) -> Request:
 
 
 def _held(place: Place, owner: str, version: str) -> Request:
+    """Return a request on condition that `owner` has the lock under `version`."""
     return {
         "Key": key_in(place),
         "ConditionExpression": "attribute_exists(#pk) AND #rvn = :mine AND #ownerName = :me",

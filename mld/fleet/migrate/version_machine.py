@@ -226,6 +226,7 @@ class VersionMachine:
         raise StartupError(f"the client version could not be entered in {START_ATTEMPTS_MAX} attempts: {problem}")
 
     async def _start_once(self, on_state: OnState) -> bool:
+        """Try once to decide on a state, enter it and write it. Return False if another worker wrote the row first."""
         row, place = await self._read()
         is_of_2x = row is None and await self._is_of_2x()
         if is_of_2x:

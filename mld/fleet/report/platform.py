@@ -121,6 +121,9 @@ class CgroupSource:
         return None if before is None else cgroup_percent(before, self._before, limit_cpus)
 
     async def _limit_cpus(self) -> float:
+        """Return how many processors the control group may use: its own limit, else the number of processors it may run
+        on.
+        """
         limit_cpus = await _parsed(self._host, f"{CGROUP}/cpu.max", parse_cpu_max)
         if limit_cpus is not None:
             return limit_cpus
@@ -173,6 +176,7 @@ async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> 
 
 
 async def _candidates(host: HostReader, environ: Mapping[str, str], clock: Clock) -> list[LoadSource]:
+    """Return the sources that may work here, in the order in which they are tried."""
     ecs_base = environ.get(ECS_V4)
     in_container = bool(ecs_base or environ.get(ECS_V3)) or await host.exists(EKS_TOKEN)
     ecs: list[LoadSource] = [EcsSource(host, ecs_base)] if ecs_base else []

@@ -140,6 +140,7 @@ class Reporter:
     # --- sampling -----------------------------------------------------------------------------------------------------
 
     async def _sample_forever(self, source: LoadSource) -> None:
+        """Read the source once in each capture period while sampling is on, and keep the figures."""
         while True:
             await self._sampling.on.wait()
             await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self.settings.capture_period_s))
@@ -151,6 +152,9 @@ class Reporter:
                     self._sampled.set()
 
     async def _read(self, source: LoadSource) -> float | None:
+        """Return a figure of the source; None if there is none. The first of several failures in a row is logged as a
+        warning.
+        """
         try:
             sample = await source.read()
         except Exception as error:
@@ -214,6 +218,7 @@ class Reporter:
         return {} if self.source is None else {CPU: ring}
 
     async def _write(self, rings: Mapping[str, tuple[float, ...]]) -> bool:
+        """Write a report with these figures. Return whether it was certainly written."""
         async with self._write_lock:
             if self._closed:
                 return False

@@ -413,6 +413,7 @@ def _double_text(value: float) -> str:
 
 
 def _number(value: Mapping[str, Any], name: str) -> Decimal:
+    """Return a finite number of bounded size. Raises CorruptReportError."""
     try:
         number = Decimal(value["N"])
     except (KeyError, TypeError, InvalidOperation):
