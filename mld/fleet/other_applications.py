@@ -50,12 +50,12 @@ def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, le
     `before` and `now` are its reports, `was` and `leases` all leases of the two reads.
     """
 
-    def news(lease: Lease) -> object:
+    def renewed_parts(lease: Lease) -> object:
         return lease.counter, lease.heartbeat, lease.status
 
-    seen = {lease.key: news(lease) for lease in was if lease.actual_owner == before.worker}
+    seen = {lease.key: renewed_parts(lease) for lease in was if lease.actual_owner == before.worker}
     mine = [lease for lease in leases if lease.actual_owner == before.worker and lease.key in seen]
-    return now.updated_at_s != before.updated_at_s or any(news(lease) != seen[lease.key] for lease in mine)
+    return now.updated_at_s != before.updated_at_s or any(renewed_parts(lease) != seen[lease.key] for lease in mine)
 
 
 async def refuse_living_others(

@@ -103,8 +103,8 @@ def drain(asked: Asked, undo: bool, why: str) -> None:
             place = Place(settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         if undo:
             return plan_undrain(seen.fleet, worker, place)
-        words, most = _words(seen, why), settings.leases.held_max
-        return plan_drain(seen.fleet, worker, place, words, most, is_3x=await reader.is_3x())
+        words, leases_max = _words(seen, why), settings.leases.held_max
+        return plan_drain(seen.fleet, worker, place, words, leases_max, is_3x=await reader.is_3x())
 
     act("mld drain", asked, plan)
 

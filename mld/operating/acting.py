@@ -91,7 +91,8 @@ async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Seq
         survived(error, "noting an act")
 
 
-async def _nobody_minds() -> None:
+async def _never_refuse() -> None:
+    """Do nothing. This is used for plans that are always allowed."""
     return
 
 
@@ -100,7 +101,7 @@ async def perform(
     asked: Asked,
     save: Callable[[], Path],
     write: Writing,
-    refuse: Callable[[], Awaitable[None]] = _nobody_minds,
+    refuse: Callable[[], Awaitable[None]] = _never_refuse,
 ) -> int:
     """Print the plan, and with --execute save the rows and write the changes; return the exit code.
 

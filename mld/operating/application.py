@@ -180,6 +180,7 @@ class Application:
         raise ActRefusedError(foreign + (NOT_RECREATED if are_replaced else ""))
 
     async def _is_younger_than_table(self) -> bool:
+        """Return whether the stream was created after the lease table; False if either time is unknown."""
         created_ms = (await self.streams.describe()).created_ms
         described = (await self.calls.send("DescribeTable", {}))["Table"].get("CreationDateTime")
         table_s = described.timestamp() if isinstance(described, datetime) else described

@@ -101,4 +101,5 @@ def before(records: Sequence[FramedRecord], bound: int | None, time_ms: int | No
 
 
 def _reaches(page: Page, bound: int | None) -> bool:
+    """Return whether the page reads up to the record with number `bound`, or past it."""
     return bound is not None and page.last_sequence is not None and int(page.last_sequence) >= bound

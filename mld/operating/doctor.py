@@ -61,4 +61,5 @@ class Doctor:
 
 
 def _warned(one: Diagnosis) -> Diagnosis:
+    """Return the finding as a warning if it is a failure, else unchanged."""
     return replace(one, health=Health.WARN) if one.health is Health.FAIL else one

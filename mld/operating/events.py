@@ -165,6 +165,7 @@ class EventRecorder:
             log.info("events not written: %s", failure, extra={"action": "events_lost", "count": len(new)})
 
     def _fit(self, event: Event) -> Event:
+        """Return the event with this worker as its worker, if it has none, in a form that may be stored."""
         return fit(replace(event, worker=event.worker or self.worker_id), self.scrub)
 
 

@@ -53,13 +53,14 @@ def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
         return Refusal("the row is not this operator's, or not as it was read")
 
     counted = ((rows.COUNTER, writes.ONE),)
-    return LeaseWrite("rewrite", seen.key, _mine(me), writes.the_row, refused, sets=sets, removes=gone, adds=counted)
+    return LeaseWrite("rewrite", seen.key, _held_by(me), writes.the_row, refused, sets=sets, removes=gone, adds=counted)
 
 
 def remove(key: str, me: str) -> LeaseWrite[bool]:
     """Delete the row."""
-    return writes.yes_or_no("remove", key, *_mine(me))
+    return writes.yes_or_no("remove", key, *_held_by(me))
 
 
-def _mine(me: str) -> tuple[Condition, ...]:
+def _held_by(me: str) -> tuple[Condition, ...]:
+    """Return the conditions that the operator `me` owns the row, and that it is in no handoff."""
     return Condition.equal(rows.OWNER, Value(":me", {"S": me})), writes.NOT_HANDED

@@ -224,8 +224,8 @@ def apps_listing(account: Mapping[str, Any]) -> Listing:
 def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:
     workers, shards = ("" if app[name] is None else str(app[name]) for name in ("workers", "openShards"))
     behind = "" if app["openShards"] == 0 else duration(app["behindSeconds"])
-    beside = "tables of KCL 3.0 to 3.4 beside it" if app["companions"] else None
-    note = "; ".join(filter(None, (beside, app["note"])))
+    legacy_tables = "tables of KCL 3.0 to 3.4 beside it" if app["companions"] else None
+    note = "; ".join(filter(None, (legacy_tables, app["note"])))
     return app["table"], names_of(app["streams"] or ()) or "unknown", workers, shards, behind, note
 
 

@@ -77,10 +77,10 @@ def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
     def decorate(command: F) -> F:
         @wraps(command)
         def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
-            own, behind = (words, ()) if not more else _split(words, option_file, len(names))
+            own, more_words = (words, ()) if not more else _split(words, option_file, len(names))
             file, found = file_and_words(own, option_file, *names)
             how = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}
-            return command(Asked(file, tuple(overrides), found, tuple(behind), **how), **rest)
+            return command(Asked(file, tuple(overrides), found, tuple(more_words), **how), **rest)
 
         kind = click.UNPROCESSED if more else None
         complete = partial(complete_word, names)

@@ -37,7 +37,7 @@ def print_listing(listing: Listing) -> None:
     if len(listing.rows) > ROWS_MAX:
         print_wide(listing)
         return
-    _take_any_letter()
+    _escape_unencodable()
     console.print(_table(_fitting(listing, console)))
     for line in listing.notes:
         console.print(Text(printable(line)), soft_wrap=True)
@@ -45,11 +45,11 @@ def print_listing(listing: Listing) -> None:
 
 def print_wide(listing: Listing) -> None:
     """Print the listing to stdout, each row on one line, however long the line is."""
-    _take_any_letter()
+    _escape_unencodable()
     sys.stdout.writelines((*aligned(listing), *(f"{printable(note)}\n" for note in listing.notes)))
 
 
-def _take_any_letter() -> None:
+def _escape_unencodable() -> None:
     """Make stdout print characters that the locale cannot encode as escapes; names may have such characters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -103,10 +103,10 @@ class Replayer:
     async def _drive(self) -> None:
         """Start the child, and lead it through a whole life: initialize, the batches of the span, and the end."""
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
-        most = self.settings.reader.records_max
+        records_max = self.settings.reader.records_max
         unlimited = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, logs_fields=False)
         reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
-        page = await reader.page(most)  # before the child starts: if the span cannot be read, no child is needed
+        page = await reader.page(records_max)  # before the child starts: an unreadable span needs no child
         child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
         self._processor = processor = Processor(child, self.shard_id, self.clock, unlimited, self._checkpoint)
         name = self.start.name
@@ -118,7 +118,7 @@ class Replayer:
                 await self._deliver(processor, batch, page.first_sequence)
             if is_last or reader.is_over or page.millis_behind_latest == 0:
                 break
-            page = await reader.page(most)
+            page = await reader.page(records_max)
         if reader.is_over and not is_last:
             await self._end_shard(processor)
         else:

@@ -102,7 +102,7 @@ def service_of(
     group: str | None,
 ) -> tuple[ServiceFacts, list[str]]:
     """Return the facts for the unit, and remarks about further steps for the operator. Raises UnitRefused."""
-    _refuse_what_shows(overrides, loaded.secrets)
+    _refuse_secrets(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())
     words = split_command(settings.child.command)
@@ -140,7 +140,7 @@ def service_of(
     return service, list(_remarks(service, path))
 
 
-def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None:
+def _refuse_secrets(overrides: Sequence[str], secrets: Sequence[str]) -> None:
     """Raise UnitRefused if an override has a secret in it."""
     for text in overrides:
         name = text.partition("=")[0].strip()
@@ -156,9 +156,9 @@ def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
     """Return the command that starts mld here, and the PYTHONPATH that it needs, if any."""
     root = Path(mld.__file__).resolve().parents[1]
     named = around.directory / around.argv0
-    beside = Path(around.python).parent / "mld"
+    beside_python = Path(around.python).parent / "mld"
     launcher = root / "bin" / "mld"
-    for program in (named, beside, launcher):
+    for program in (named, beside_python, launcher):
         if program.name == "mld" and program.is_file() and os.access(program, os.X_OK):
             return (str(program.absolute()),), None
     return (around.python, "-m", "mld"), str(root)
@@ -168,11 +168,11 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
     """Return the path of the processor's program, and a search path if a service needs one to find the program."""
     if "/" in word:
         return str((around.directory / word).absolute()), None
-    beside = str(Path(around.python).parent)
-    found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside)
+    beside_python = str(Path(around.python).parent)
+    found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside_python)
     if found is None:
         return None, None
-    by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside)  # as the daemon looks for it
+    by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside_python)  # as the daemon does
     return found, None if by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
 
 
@@ -200,9 +200,9 @@ def _is_here(word: str, directory: Path) -> bool:
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
     """Yield the directories, other than the service's own, to which the daemon or its children write."""
     found: list[str] = []
-    letter = loaded.settings.child.dead_letter
-    if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
-        found.append(letter.name)
+    dead_letter = loaded.settings.child.dead_letter
+    if dead_letter is not None and dead_letter.kind is DeadLetterKind.DIRECTORY:
+        found.append(dead_letter.name)
     arguments = [word for word in words[1:] if word.startswith("/") or _is_here(word, directory)]
     found += [word for word in arguments if (directory / word).is_dir()]
     for name, value in loaded.spark.items():

@@ -34,9 +34,9 @@ IN_2X = (
 
 def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> ActPlan:
     """Plan to move one shard to the worker `target`, and to keep it there for `PIN_S`. Raises ActRefusedError."""
-    _must_be_3x(is_3x)
+    _require_3x(is_3x)
     view = _open_shard(fleet, shard)
-    worker = _living(fleet, target)
+    worker = _living_worker(fleet, target)
     target = worker.worker
     if worker.drained is not None:
         raise ActRefusedError(f"worker {target} is drained ({worker.drained}): end that first, or choose another")
@@ -46,7 +46,7 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
         raise ActRefusedError(f"worker {target} reads stream {worker.application}, and {view.owner} stream {reads}")
     if lease.actual_owner == target and lease.checkpoint_owner is None:
         raise ActRefusedError(f"{lease.key} belongs to {target} already")
-    change = _to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
+    change = _move_to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
     kept = f"leaders of mld leave it there for {PIN_S // 60} minutes; a leader of Java may move it sooner"
     return ActPlan(f"move {lease.key} to {target}", (change,), (kept,))
 
@@ -81,16 +81,16 @@ def plan_drain(
 
     Raises ActRefusedError.
     """
-    _must_be_3x(is_3x)
-    worker = _living(fleet, name)
+    _require_3x(is_3x)
+    worker = _living_worker(fleet, name)
     name = worker.worker
     leases = [view.lease for view in fleet.open_shards if view.owner == name]
-    _need_others(fleet, {name})
+    _require_receivers(fleet, {name})
     changes, notes = _spread(fleet, leases, leases_max)
     if worker.drained is None:
         mark = ((reports.DRAIN, Value(":words", {"S": words})),)
         what = "gets no more leases while others have room"
-        changes.insert(0, _on_report(name, report_place, what, Condition.absent(reports.DRAIN), sets=mark))
+        changes.insert(0, _change_report(name, report_place, what, Condition.absent(reports.DRAIN), sets=mark))
     if worker.kind in (JAVA, UNREPORTED):
         notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
     return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
@@ -103,7 +103,7 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     if worker.drained is None:
         raise ActRefusedError(f"worker {name} is not drained")
     is_drained = Condition.present(reports.DRAIN)
-    change = _on_report(name, report_place, "may have leases again", is_drained, removes=(reports.DRAIN,))
+    change = _change_report(name, report_place, "may have leases again", is_drained, removes=(reports.DRAIN,))
     return ActPlan(
         f"end the drain of {name} ({worker.drained})", (change,), ("leaders give it leases in their next runs",)
     )
@@ -114,7 +114,7 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
-    _must_not_be_javas(fleet, view, "cannot pause")
+    _require_not_java(fleet, view, "cannot pause")
     what = "nothing more is delivered after the batch in its child's hands"
     change = Change(what, writes.pause(view.lease, words))
     return ActPlan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
@@ -134,7 +134,7 @@ def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     view = _open_shard(fleet, shard)
     if view.owner is None:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
-    _must_not_be_javas(fleet, view, "cannot be asked for that")
+    _require_not_java(fleet, view, "cannot be asked for that")
     what = f"{view.owner} kills its child and starts another one at the checkpoint"
     change = Change(what, writes.ask_restart(view.lease, words))
     return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
@@ -149,7 +149,7 @@ def plan_leave_out(fleet: FleetStatus, shard: str, *records: str) -> ActPlan:
     """
     view = _open_shard(fleet, shard)
     lease = view.lease
-    _must_not_be_javas(fleet, view, "cannot leave records out")
+    _require_not_java(fleet, view, "cannot leave records out")
     named = records[0] if len(records) == 1 else f"{len(records)} records"
     for record in records:
         if end_of(record) <= lease.checkpoint:
@@ -181,7 +181,8 @@ def end_of(record: str) -> Position:
 # --- what may be done -------------------------------------------------------------------------------------------------
 
 
-def _must_be_3x(is_3x: bool) -> None:
+def _require_3x(is_3x: bool) -> None:
+    """Raise ActRefusedError if the fleet works by the rules of 2.x."""
     if not is_3x:
         raise ActRefusedError(IN_2X)
 
@@ -192,6 +193,7 @@ def _shard(fleet: FleetStatus, name: str) -> ShardView:
 
 
 def _open_shard(fleet: FleetStatus, name: str) -> ShardView:
+    """Return the shard that `name` means. Raises ActRefusedError if there is none, or it was read to its end."""
     shard = _shard(fleet, name)
     if shard.verdict is Verdict.ENDED:
         raise ActRefusedError(f"{shard.key} was read to its end: nothing of it is left to do")
@@ -209,14 +211,16 @@ def known_worker(fleet: FleetStatus, name: str) -> WorkerView:
     return (exact or found)[0]
 
 
-def _living(fleet: FleetStatus, name: str) -> WorkerView:
+def _living_worker(fleet: FleetStatus, name: str) -> WorkerView:
+    """Return the worker that `name` means. Raises ActRefusedError unless it is known to be alive."""
     found = known_worker(fleet, name)
     if not found.is_alive:
         raise ActRefusedError(f"worker {name} has not reported lately: it is dead, or it reports nothing")
     return found
 
 
-def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
+def _require_not_java(fleet: FleetStatus, view: ShardView, what: str) -> None:
+    """Raise ActRefusedError if the shard's owner runs Java or is not known to run mld; `what` completes the message."""
     owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
     if owner is not None and owner.kind in (JAVA, UNREPORTED):
         who = "a Java worker, which" if owner.kind == JAVA else "which never reports; a Java worker"
@@ -238,7 +242,8 @@ def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
     }
 
 
-def _need_others(fleet: FleetStatus, without: set[str]) -> None:
+def _require_receivers(fleet: FleetStatus, without: set[str]) -> None:
+    """Raise ActRefusedError if no worker may get leases of the workers `without`."""
     if not _receivers(fleet, without):
         raise ActRefusedError("no other worker lives that may have leases: start one first")
 
@@ -251,10 +256,10 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
     ActRefusedError if there is no other worker.
     """
     owners = {lease.actual_owner for lease in leases if lease.actual_owner is not None}
-    _need_others(fleet, owners)
+    _require_receivers(fleet, owners)
     moving = {lease.key: lease for lease in leases if lease.handoff_to is None}
     receivers = spread(moving.values(), _receivers(fleet, owners), leases_max)
-    changes = [_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items()) if key in receivers]
+    changes = [_move_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items()) if key in receivers]
     going = [lease for lease in leases if lease.handoff_to is not None]
     notes = [f"{lease.key} is on its way to {lease.handoff_to} already" for lease in going]
     if left := sorted(moving.keys() - receivers.keys()):
@@ -262,7 +267,7 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
     return changes, tuple(notes)
 
 
-def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
+def _move_to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
     """Return a change that moves the lease to `target`; if its owner is not known to be dead, by a handoff."""
     if lease.handoff_to is not None:
         raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
@@ -279,7 +284,7 @@ def _title(verb: str, leases: Sequence[Lease]) -> str:
     return f"{verb} {leases[0].key}" if len(leases) == 1 else f"{verb} {len(leases)} shards"
 
 
-def _on_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
+def _change_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
     """Return a change of a worker's report. The write is refused if there is no report."""
     write = writes.yes_or_no("drain", name, Condition.present(reports.UPDATED_AT), condition, **more)
     return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

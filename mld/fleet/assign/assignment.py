@@ -14,13 +14,13 @@ from Java:
   If it went to a worker that has just died, or to a Java worker that discovers leases only every ten seconds, it might
   be without renewals for as long again.
 
-*Coming to rest.* A balancing move takes a lease of weight w from a worker above the average to a worker that is not
-above the average even afterwards. Count loads in the same unit: s is the load of the giver and r that of the recipient
-before the move. Then the sum of squared loads falls by 2w(s - r - w) > 0, because s > avg >= r + w. So with constant
-loads there are only finitely many moves. Leases that weigh nothing could move without end, so they stay. With measured
-metrics the same holds as long as a lease adds no more load to its new owner than the fleet's average load for that
-weight. If the machines of a fleet differ by more than the threshold allows for, leases of its slowest machines may keep
-moving.
+*Why balancing ends.* A balancing move takes a lease of weight w from a worker above the average, and gives it to a
+worker that is not above the average even afterwards. Let s be the load of the giver and r the load of the recipient
+before the move, both in the unit of w. The move changes the sum of their squares by -2w(s - r - w). That is negative,
+because s > average >= r + w. So each move makes the sum of all squared loads smaller, and with constant loads there are
+only finitely many moves. Leases that weigh nothing could move without end, so they stay. With measured metrics the same
+holds as long as a lease adds no more load to its new owner than the fleet's average load for that weight. If the
+machines of a fleet differ by more than the threshold allows for, leases of its slowest machines may keep moving.
 
 Deciders are `Steps`: they yield after well below 2 ms, even with 10,000 leases of 1,000 workers.
 """

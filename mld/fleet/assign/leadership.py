@@ -57,8 +57,8 @@ class Leadership:
         """Return the part of the plan that may be written now; `alone` is the only known worker."""
         if now - self.since >= ALONE_S:
             return plan
-        most = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
-        room = max(0, most - sum(lease.owner == alone for lease in seen.leases))
+        leases_max = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
+        room = max(0, leases_max - sum(lease.owner == alone for lease in seen.leases))
         return plan if len(plan.moves) <= room else replace(plan, moves=plan.moves[:room])
 
 

@@ -281,8 +281,8 @@ class Takeover:
 
     def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
         """Return how many leases each worker has. Due leases do not count, because nobody reads their shards."""
-        apart = set(due)
-        return loads_of(lease for key, lease in self._rows.items() if key not in apart)
+        due_keys = set(due)
+        return loads_of(lease for key, lease in self._rows.items() if key not in due_keys)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
         """Deal the due leases among the watchers, with the same result in each of them. A worker that has let a lease

@@ -244,8 +244,8 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         SUPPORT: {"N": str(SUPPORT_CODE)},
         SUPPORT_AT: {"N": str(report.updated_at_s)},
     }
-    told = {name: value for name, value in report.mld.items() if name in TOLD}
-    written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in told.items()}
+    own = {name: value for name, value in report.mld.items() if name in TOLD}
+    written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in own.items()}
     return written | ({ENDS: {"S": _ends_text(report.ends)}} if report.ends else {})
 
 
