@@ -114,13 +114,12 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(168, "checker 1"),
     ),
     "restart_after_aggregate": (
-        Catch(45, "checker 1"),
-        Catch(28, "checker 1"),
+        Catch(0, "checker 1"),
+        Catch(23, "checker 1"),
     ),
     "first_iterator_replaced_after_checkpoint": (
-        Catch(10, "checker 1"),
-        Catch(16, "checker 1"),
-        Catch(21, "checker 1"),
+        Catch(13, "checker 1"),
+        Catch(22, "checker 1"),
     ),
     "aggregate_from_its_start": (
         Catch(0, "checker 2"),
