@@ -64,8 +64,8 @@ def name_rule(service: str, shape: str) -> NameRule:
 
 
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
-    """Return errors for values that cannot work, and warnings for values that are unlikely to. With mld.strict all are
-    errors.
+    """Return errors for values that cannot work, and warnings for values that are unlikely to work. With mld.strict all
+    are errors.
     """
     found = [
         *_names(settings, file_name),

@@ -1,17 +1,18 @@
 """`Departure`: gives away the leases of a worker that stops, or that holds more than it may.
 
-Rules: coordination#leaving-workers, leases#release-on-stop, coordination#surplus. Before it stops, the worker reports
-that it leaves. It gives each lease to a living worker as soon as its consumer is done (`GivingAway.leave_to`), instead
-of leaving it to the next assignment run: a view of the table shows who is there. Workers that leave, are
-drained or are dead get nothing (`FleetMembership`). Because a consumer may take long to end, the receiver's report is
-read once more before each gift. At the end it releases the leases that were assigned to it meanwhile.
+Rules: coordination#leaving-workers, leases#release-on-stop, coordination#surplus. Before it stops, the worker marks its
+report as leaving. Then it gives each lease to a living worker as soon as the lease's consumer has ended
+(`GivingAway.leave_to`), instead of leaving that to the next assignment run. A view of the table shows which workers
+there are. Workers that are leaving or dead get nothing, and drained ones get leases only if no other worker has room
+(`FleetMembership`). Because a consumer may take long to end, the receiver's report is read once more before each gift.
+At the end the worker releases leases that were assigned to it meanwhile.
 
-A worker also gives away leases above its limit, which is 0 while an operator drains it, as far as others have room. It
-may have such leases because two workers gave it leases at the same time, or because a Java leader does not know which
-workers are drained.
+A worker also gives away leases above its limit, as far as other workers have room. While an operator drains the worker,
+the limit is 0. It may have too many leases because two workers gave it some at the same time, or because a Java leader
+does not know which workers are drained.
 
-The operator's mark is an attribute of the worker's report (`reports.DRAIN`); the worker reads it with each report that
-it writes. Our leaders and failover watchers respect it, and the operator's command has already begun the handoffs.
+The operator's mark is an attribute of the worker's report (`reports.DRAIN`); the worker reads it whenever it writes the
+report. Leaders and failover watchers of mld respect it, and the operator's command has already begun the handoffs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`Fleet`: runs the tasks by which one worker takes part in the fleet, as the mode of the fleet requires.
 
 Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine
-decides the mode, and this shell starts and stops the tasks: the taker in the modes of 2.x; discovery, assigner and
-failover watcher in those of 3.x; reports in most. The worker's own leases are looked after by the keeper and the
-worker.
+decides the mode, and this shell starts and stops the tasks: in the modes of 2.x the taker; in those of 3.x discovery,
+assigner and failover watcher; in most modes the reporter. The keeper and the worker look after the leases that the
+worker holds.
 
 A worker that stops deletes its report last, because others rely on the report while the worker owns leases.
 """
@@ -203,7 +203,9 @@ class Fleet:
         )
 
     def _new_tasks(self) -> TaskList[Components]:
-        """Make the list of the tasks: the name of each, the modes in which it runs, and how long at a stop."""
+        """Make the list of the tasks. Each has a name, the modes in which it runs, and the step of a stop up to which
+        it runs.
+        """
         return TaskList(
             (
                 Task("assigner", self._assigner.run, lambda on: on.assigner),
@@ -253,7 +255,7 @@ class Fleet:
         self.failover_watcher.ended(worker, until)
 
     def wake_leases(self) -> None:
-        """Look at once for new leases: without an owner, or assigned to us."""
+        """Make this worker look at once for leases that have no owner, or that were assigned to it."""
         if self.takes_leases:
             self.taker.wake()
         else:

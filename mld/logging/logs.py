@@ -132,7 +132,7 @@ class QueuedStream(io.TextIOBase):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats an event as ``2026-01-31T18:44:23.390Z INFO mld.daemon.worker message shard=… counter=…``."""
+    """Formats an event as ``2026-01-31T18:44:23.390Z INFO  mld.daemon.worker message  shard=… counter=…``."""
 
     def __init__(self, scrub: Scrubber) -> None:
         super().__init__()

@@ -107,7 +107,7 @@ async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
 
 
 def _refused(what: str, action: str, error: TableError) -> str:
-    """Return a sentence about `what` could not be read, with the missing permission if that is the reason."""
+    """Return a sentence that `what` could not be read. If a permission is missing, the sentence names it."""
     if any(sign in str(error) for sign in FORBIDDEN):
         return f"{what}: not seen, allow {action}"
     return f"{what}: not seen: {error}"

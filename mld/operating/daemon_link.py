@@ -217,7 +217,7 @@ def _named(link: DaemonLink) -> str:
 
 
 def _nobody(application: str | None, environ: Mapping[str, str], uid: int) -> str:
-    """Return that no daemon was found, and which directories of other users may have its socket."""
+    """Return a sentence that no daemon was found, with the directories of other users in which its socket may be."""
     whose = "" if application is None else f" of application {application}"
     words = f"no daemon{whose} answers on this machine for this user"
     foreign = [

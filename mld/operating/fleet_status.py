@@ -3,7 +3,7 @@
 Pure. One scan of the lease table is enough, because each renewal also writes lag and activity into the row
 (`leases.lease.ShardStatus`). A status that is older than two renewals counts as unknown, never as zero. So does the
 status of shards whose workers write none, such as Java's. A worker counts as alive if anything that it writes is
-recent, its report or a row. If the table refuses writes for lack of capacity, no worker counts as dead for its silence.
+recent, its report or a row. If the table refuses writes for lack of capacity, silence does not make a worker dead.
 The page of a daemon and the commands of operators show the same values.
 """
 

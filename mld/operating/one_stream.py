@@ -42,7 +42,9 @@ def within(table: RawTable) -> RawTable:
 
 
 def in_stream(plan: ActPlan, stream: str | None) -> ActPlan:
-    """Return the plan with writes to the rows of this stream instead of plain shard ids; unchanged if it is None."""
+    """Return the plan with writes to the rows of this stream instead of plain shard ids; unchanged if `stream`
+    is None.
+    """
     if stream is None:
         return plan
     changes = (replace(change, write=writes.of_stream(change.write, stream)) for change in plan.changes)

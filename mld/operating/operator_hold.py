@@ -36,7 +36,7 @@ from mld.operating.plan import ActRefusedError, Change, Fate, Outcome
 from mld.operating.table_access import write_change
 
 TRIES_MAX = 6
-"""How often it is tried to take a lease that changes hands at the same moment; also how often a request is sent."""
+"""Attempts to take a lease that keeps changing hands; also attempts to send a request that gets no answer."""
 PAUSE_S = 0.2
 
 
@@ -191,10 +191,11 @@ class OperatorHold:
                 self._held[key] = renewed
 
     async def until_noticed(self) -> None:
-        """Wait until every former owner of a lease taken by force has noticed the loss, or must believe it expired.
+        """Wait until each former owner of a lease taken by force has noticed the loss, or must believe that it has
+        expired.
 
-        If a worker got a lease back before it noticed the loss, it would find its row changed by somebody else, and
-        take that for another process with its own id.
+        If a worker got a lease back before it noticed the loss, it would find that somebody else has changed the row,
+        and would conclude that another process runs under its id.
         """
         await self._clock.sleep(max(0.0, self._noticed_at_s - self._clock.monotonic()))
 

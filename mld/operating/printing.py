@@ -50,7 +50,7 @@ def print_wide(listing: Listing) -> None:
 
 
 def _escape_unencodable() -> None:
-    """Make stdout print characters that the locale cannot encode as escapes; names may have such characters."""
+    """Make stdout replace characters that the locale cannot encode by escapes; names may have such characters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

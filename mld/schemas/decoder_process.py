@@ -34,7 +34,7 @@ from mld.schemas.frame import PAYLOAD_BYTES_MAX, UndecodableError
 log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0  # reached only by a process that does not run; the kernel ends a busy one much earlier
-TRIES = 2  # the first time, something else may have ended the process, such as a kernel that is short of memory
+TRIES = 2  # not one: something else may have ended the process at first, such as a kernel that is short of memory
 READ_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX // 3 * 4 + 4
 PACKAGES = Path(__file__).resolve().parents[2]

@@ -54,7 +54,7 @@ class FollowedStreams(TrackedStreams):
         self._auditing: dict[str | None, asyncio.Task[None]] = {}
         self._doomed: Stillness[str, int] = Stillness()  # counters of leases to be deleted
         self.needs.fleet.on_lost_table.append(self._doomed.forget_all)
-        self._unknown: dict[str, int] = {}  # streams of held leases that the list lacked when it was read that often
+        self._unknown: dict[str, int] = {}  # held streams that the list lacks, with `follower.reads` at first
 
     # --- for the worker -----------------------------------------------------------------------------------------------
 

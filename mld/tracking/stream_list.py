@@ -24,8 +24,8 @@ FIELDS = ("entityType", "version", "streams")
 """The attributes of the row, except for its key."""
 INTEGER_MAX = 2**63 - 1
 DYNAMODB_EPOCH = 1
-"""The epoch of all DynamoDB streams, as in the KCL's adapter. It need not differ, because the label of a table's stream
-does.
+"""The epoch of all DynamoDB streams, as in the KCL's adapter. Epochs need not distinguish the streams of a table,
+because each has a label of its own.
 """
 _ARN = re.compile(
     r"arn:aws[^:]*:(?:kinesis:[-a-z0-9]*:(?P<account1>\d+):stream/(?P<stream>[^:/]+)"

@@ -78,7 +78,7 @@ class TrackedStreams:
         return not (self._sync_due or self._is_syncing)
 
     def check(self, scan: TableScan) -> None:
-        """Raise StartupError if the table is for several streams, and the settings name one; or the reverse."""
+        """Raise StartupError if the table is for several streams, because the settings name only one."""
         other = next((lease for lease in scan.leases if lease.stream is not None), None)
         if other is not None:
             raise StartupError(

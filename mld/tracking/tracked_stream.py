@@ -99,7 +99,7 @@ class TrackedStream:
             on_created=fleet.wake_leases,
             on_abandoned=self.cleanup.enqueue,
         )
-        self._waiting_for: dict[str, str] = {}  # the parent of each wait, so that it is logged once
+        self._waiting_for: dict[str, str] = {}  # parent that a shard waits for, to log it once
         self._parked_because: dict[str, str] = {}
         self._survey_lock = asyncio.Lock()
         self._surveyed: Survey | None = None
@@ -148,7 +148,7 @@ class TrackedStream:
                 return EndVerdict.READ_AGAIN
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """Return what is known of a shard that Kinesis does not find: over, listed after all, or unknown."""
+        """Return what is known of a shard that Kinesis does not find: past retention, listed after all, or unknown."""
         match (await self._survey()).judge(lease):
             case ShardIsOver(evidence):
                 log.info("the shard is past its retention: %s", evidence, extra=about("shard_expired", lease.key))

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOAD_RETRY_S = 0.5  # most throttling is over by then
-WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
+WAKE_GAP_S = 1.0  # between two early runs, because each run reads the whole table
 HOLD_OFF_S = 31.0  # more than the 30 s in which followers check the lock
 HOLD_OFF_JITTER_S = 15.0
 
@@ -143,7 +143,7 @@ class Assigner:
             return None
 
     def _count_seen(self, corrupt: int, sorted_out: reports.SortedReports) -> None:
-        """Count the reports that were read; `corrupt` rows could not be."""
+        """Count the reports that were read, and the rows that could not be read (`corrupt`)."""
         self._table_seen.corrupt = corrupt
         if corrupt:
             self._counts.corrupt_rows.note(corrupt)
@@ -192,7 +192,7 @@ class Assigner:
 
     async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
         """Make one run: read leases and reports, decide the moves, check that this worker still leads, and write them.
-        Returns None if it leads no more.
+        Return None if this worker leads no longer.
         """
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):

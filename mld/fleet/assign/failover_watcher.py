@@ -1,14 +1,15 @@
 """`FailoverWatcher`: reads the lease table at a bounded rate, and takes leases that nobody renews. The decisions are in
 `takeover`.
 
-Every worker of a fleet in 3.x mode has one, which works whoever leads. A read (a *look*) that fails proves nothing
-about any worker; if the last successful look is too old, nothing is taken before the next one. Looks begin at multiples
-of their period by the wall clock, so that the watchers of a fleet see the same at the same time, and deal leases in the
-same way. If clocks disagree, that only costs second chances.
+Every worker of a fleet in 3.x mode has one. It works in the same way whoever leads. A read of the table is called a
+*look*. A look that fails proves nothing about any worker; if the last successful look is too old, nothing is taken
+before the next one. Looks begin at multiples of their period by the wall clock, so that the watchers of a fleet see the
+same rows at the same time, and deal leases in the same way. If clocks disagree, some leases are only taken a little
+later, as second chances.
 
-A look at everything is a view of the table (`TableView`). A view that another part of this worker has asked for, for
-example the assigner, counts as a look. What a look shows is of use to others as well: discovery hears of the leases
-that are ours, the leader of free ones.
+A look at everything is a view of the table (`TableView`). A view for which another part of this worker has asked, for
+example the assigner, counts as a look. Other parts use what a look shows, too: discovery is given the leases that are
+ours, and a leader's assigner is woken if leases are free.
 """
 
 from __future__ import annotations
@@ -269,8 +270,8 @@ class FailoverWatcher:
             period_s = LOOK_PERIOD_S
         elif (
             self._leads_alone and self.clock.monotonic() - self._began_at > LONE_LEADER_LOOK_S
-        ):  # else others start, too
-            return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # there is nobody to look together with
+        ):  # before that, others may be starting, too
+            return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # no other watcher looks at the same time
         wait_s = period_s - self.clock.wall() % period_s
         # If a timer fired slightly early, or the look took most of its period, the next multiple is too soon.
         return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)

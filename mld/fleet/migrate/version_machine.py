@@ -7,7 +7,7 @@ when it has been entered, and if another worker writes the row first, the decisi
 
 A worker of phase 1 works as one of 2.x, and writes nothing but leases, so it may share the table with real workers of
 2.x. A Java worker of phase 1 does not read the row at all, and goes on stealing when the fleet has left 2.x mode,
-although the leader of 3.x assigns leases by then. Ours polls the row, stops taking leases while the state is
+although the leader of 3.x assigns leases by then. A worker of mld polls the row, stops taking leases while the state is
 3X_WITH_ROLLBACK or 3X, and takes leases again after a rollback. It keeps its leases meanwhile, but it does not report,
 and is not assigned leases, until it is restarted, as in Java.
 """
@@ -96,7 +96,9 @@ def components(version: ClientVersion, stored: ClientVersion | None = None) -> C
 def initial_version(
     configured: Configured | None, stored: ClientVersion | None, *, is_of_2x: bool = False
 ) -> ClientVersion:
-    """Return the state in which a worker starts. `configured` None: the table decides, which may be one of 2.x."""
+    """Return the state in which a worker starts. If `configured` is None, the table decides; `is_of_2x` tells whether
+    it is a table of 2.x.
+    """
     if stored is None or stored is ClientVersion.INIT:
         if configured is None:
             return ClientVersion.INIT if is_of_2x else ClientVersion.V3X
