@@ -280,10 +280,10 @@ def _answer_of(error: Exception) -> tuple[str, int, str]:
     response = getattr(error, "response", None)
     if not isinstance(response, Mapping):
         return "", 0, ""
-    said = response.get("Error", {})
+    details = response.get("Error", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    message = str(said.get("Message", ""))
-    return str(said.get("Code", "")), int(status or 0), f" ({message[:200]})" if message else ""
+    message = str(details.get("Message", ""))
+    return str(details.get("Code", "")), int(status or 0), f" ({message[:200]})" if message else ""
 
 
 def _translated(code: str, status: int, sentence: str, parameters: Mapping[str, Any]) -> ObjectError:

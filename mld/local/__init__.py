@@ -1,1 +1,1 @@
-"""The embedded AWS: pure models of Kinesis and DynamoDB Streams with an HTTP shell; moto for the other services."""
+"""The embedded AWS: models of Kinesis and DynamoDB Streams without I/O, moto for other services, and an HTTP server."""

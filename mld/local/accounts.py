@@ -20,11 +20,11 @@ _NUMBER = re.compile(r"\d{12}")
 _KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
 _ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
 _KEYS_MAX = 10_000
-"""Keys that are remembered; the oldest are forgotten first."""
+"""Most keys that are remembered; the oldest are forgotten first."""
 
 
 class Accounts:
-    """The access keys that STS has issued, by account."""
+    """Maps access keys to accounts, including the keys that STS has issued."""
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
@@ -36,7 +36,7 @@ class Accounts:
         return key if _NUMBER.fullmatch(key) else self._given.get(key, ACCOUNT)
 
     def learn(self, answer: bytes) -> None:
-        """Remember the account of the key in this answer of STS, if it contains one."""
+        """Remember the access key in this answer of STS with the account of its role, if the answer contains a key."""
         key, role = _KEY_GIVEN.search(answer), _ROLE_GIVEN.search(answer)
         if key and role:
             self._given[key[1].decode("latin-1")] = role[1].decode()

@@ -1,9 +1,9 @@
-"""`TableStream`: the stream of one DynamoDB table, with its shards. Pure: values and `now` in, values out.
+"""`TableStream`: a model of the stream of one DynamoDB table, with its shards. Pure.
 
 Rules: the API reference of Amazon DynamoDB Streams; the developer guide, "Change data capture for DynamoDB Streams". A
-shard lives four hours, and is then followed by one child. Under load, or when a test asks for it, it is followed by
-two. A child has one parent, and shards are never merged. All records of one item are in order along that line. Records
-are trimmed after 24 hours. Times are epoch seconds; refusals are `DynamoStreamsError`.
+shard is open for four hours, and is then followed by one child. Under load, or when a test asks for it, two children
+follow. A child has one parent, and shards are never merged. So all records of one item are in order if each shard is
+read after its parent. Records are trimmed after 24 hours. Times are epoch seconds; refusals are `DynamoStreamsError`.
 """
 
 from __future__ import annotations
@@ -21,47 +21,53 @@ SHARD_LIFE_S = 4 * 3600.0
 RETENTION_S = 24 * 3600.0
 SPLIT_RECORDS = 1000
 SPLIT_WINDOW_S = 60.0
-"""A shard that gets `SPLIT_RECORDS` within this time splits; the real service waits for far more."""
+"""A shard that gets `SPLIT_RECORDS` records within this time splits. In the real service that takes far more
+records.
+"""
 SPLIT_OPEN_MAX = 8
-"""A stream with so many open shards is not split by load."""
+"""If a stream has this many open shards, load does not split them any more."""
 DESCRIBE_PER_S = 10.0
 GET_RECORDS_PER_S = 10.0
-"""If limits are enforced: enough for two readers that read five times a second each."""
+"""GetRecords calls per shard and second, if limits are enforced: enough for two readers with five calls a second
+each.
+"""
 _HASHES = 2**32
 _COUNTER_UNIT = 10**20
 
 
 class DynamoStreamsError(ServiceError):
-    """An operation was refused, with the code that AWS uses. Do not rely on the message."""
+    """An operation was refused. The code is the one that AWS uses; the message may differ."""
 
     namespace = "com.amazonaws.dynamodb.v20120810#"
 
 
 def not_found(what: str) -> DynamoStreamsError:
-    """Return the refusal ResourceNotFound."""
+    """Return the error ResourceNotFound."""
     return DynamoStreamsError("ResourceNotFoundException", f"Requested resource not found: {what}")
 
 
 def sequence_number(counter: int, index: int) -> int:
-    """Return a sequence number of at least 21 digits. Numbers rise over the whole stream; the lower digits name the
-    shard.
+    """Return a sequence number of at least 21 digits. The numbers of a stream increase with `counter`; the lower digits
+    are the index of the shard.
     """
     return counter * _COUNTER_UNIT + index
 
 
 def index_of(number: int) -> int:
-    """Return the index of the shard that a sequence number was given to."""
+    """Return the index of the shard to which a sequence number belongs."""
     return number % _COUNTER_UNIT
 
 
 def shard_id(created_ms: int, arn: str, index: int) -> str:
-    """Return a shard id as DynamoDB writes it: the milliseconds in 20 digits, then eight hexadecimal digits."""
+    """Return a shard id as DynamoDB writes it: the time of creation (milliseconds) in 20 digits, then eight hex
+    digits.
+    """
     return f"shardId-{created_ms:020d}-{zlib.crc32(f'{arn} {index}'.encode()):08x}"
 
 
 class ChangeShard:
-    """A shard, open until `close` is called. Times are epoch seconds. `span` are the hashes of its keys, which clients
-    never see.
+    """A shard, open until `close` is called. Times are epoch seconds. `span` is the range of hashes of the partition
+    keys that belong to the shard; clients never see it.
     """
 
     __slots__ = (
@@ -101,12 +107,12 @@ class ChangeShard:
 
     @property
     def trimmed_through(self) -> int:
-        """Sequence number of the newest trimmed record."""
+        """Sequence number of the newest trimmed record; if none was trimmed, a number below all of the shard."""
         return self.starting - 1 if self.log.trimmed_through is None else self.log.trimmed_through
 
     @property
     def halves(self) -> tuple[range, range]:
-        """The spans of two children that share this shard's span."""
+        """The two halves of this shard's span, for two children."""
         middle = (self.span.start + self.span.stop) // 2
         return range(self.span.start, middle), range(middle, self.span.stop)
 
@@ -116,7 +122,7 @@ class ChangeShard:
         self.closed_s = max(closed_s, self.created_s)
 
     def count_write(self, now: float, window_s: float) -> int:
-        """Count a record, and return how many came in the current window of time."""
+        """Count a record, and return how many records came in the current window of `window_s` seconds."""
         if not 0 <= now - self.window_s <= window_s:
             self.window_s, self.window_records = now, 0
         self.window_records += 1
@@ -124,8 +130,8 @@ class ChangeShard:
 
 
 class TableStream:
-    """The stream of a table. Methods that take `now` (epoch seconds) first let everything happen that is
-    due by then.
+    """The stream of a table. Methods with the parameter `now` (epoch seconds) first do what is due by then: shards get
+    children, and old records and shards are removed.
     """
 
     def __init__(
@@ -151,11 +157,11 @@ class TableStream:
         return self.disabled_s is None
 
     def is_gone(self, now: float) -> bool:
-        """Return whether the stream is gone. A disabled stream stays readable as long as its records would be kept."""
+        """Return whether the stream has been removed. A disabled stream can still be read for `RETENTION_S`."""
         return self.disabled_s is not None and now >= self.disabled_s + RETENTION_S
 
     def shards(self, now: float) -> list[ChangeShard]:
-        """Return the shards in the order of their ids, which is the order of their creation."""
+        """Return the shards, sorted by id. That is the order in which they were created."""
         self._advance(now)
         return [self._shards[name] for name in sorted(self._shards)]
 
@@ -188,7 +194,7 @@ class TableStream:
             self._succeed(shard, shard.halves, now)
 
     def split(self, name: str | None, now: float) -> list[str]:
-        """Split an open shard into two, by default the first one, and return the ids of the children. Raises
+        """Split the open shard with this id, or the first open one, into two. Return the ids of the children. Raises
         ResourceNotFound.
         """
         self._advance(now)
@@ -198,18 +204,21 @@ class TableStream:
         return self._succeed(found[0], found[0].halves, now)
 
     def roll(self, now: float) -> list[str]:
-        """Let one child follow each open shard, as after four hours, and return the ids of the children."""
+        """Close each open shard and make one child for it, as happens after four hours. Return the ids of the
+        children.
+        """
         self._advance(now)
         return [child for shard in self._open() for child in self._succeed(shard, (shard.span,), now)]
 
     def disable(self, now: float) -> None:
-        """Take no more records; the open shards end without children."""
+        """End the stream: it gets no more records, and its open shards end without children."""
         self._advance(now)
         for shard in self._open():
             shard.close(self._take(shard.index), now)
         self.disabled_s = now
 
     def _advance(self, now: float) -> None:
+        """Do what is due by `now`: make children of old shards, trim records, and remove shards without any."""
         horizon = now - RETENTION_S
         if self.is_enabled:
             for shard in self._open():
@@ -220,8 +229,9 @@ class TableStream:
                 del self._shards[shard.shard_id]
 
     def _grow_old(self, shard: ChangeShard, now: float, horizon: float) -> None:
-        """Make all children that are due by now. After a leap of the clock, those that would be trimmed already are
-        left out.
+        """Make the child of a shard that is four hours old, and the child's child if that is due, too, and so on.
+
+        If the clock has jumped, children that would be trimmed by now are left out.
         """
         while now >= shard.created_s + SHARD_LIFE_S:
             at = max(shard.created_s + SHARD_LIFE_S, horizon - SHARD_LIFE_S)
@@ -229,10 +239,12 @@ class TableStream:
             shard = self._shards[child]
 
     def _succeed(self, shard: ChangeShard, spans: Sequence[range], now: float) -> list[str]:
+        """Close a shard and make a child for each of the spans. Return the ids of the children."""
         shard.close(self._take(shard.index), now)
         return [self._make(span, max(now, shard.created_s + 0.001), shard.shard_id) for span in spans]
 
     def _make(self, span: range, created_s: float, parent_id: str | None) -> str:
+        """Make a shard, and return its id."""
         self._made += 1
         name = shard_id(round(created_s * 1000), self.arn, self._made)
         self._shards[name] = ChangeShard(name, self._made, span, self._take(self._made), created_s, parent_id)
@@ -242,5 +254,6 @@ class TableStream:
         return [shard for shard in self._shards.values() if shard.is_open]
 
     def _take(self, index: int) -> int:
+        """Return the next sequence number of the stream, for the shard with this index."""
         self._counter += 1
         return sequence_number(self._counter, index)

@@ -1,4 +1,4 @@
-"""How tests control the running server: everything under ``/_mld/``.
+"""`handle`: answers the requests under ``/_mld/``, by which tests control the running server.
 
 =================================  ===================================================================================
 ``GET /_mld/health``               ``{"ready": true, "now": <epoch seconds>}``
@@ -19,8 +19,8 @@
 ``POST /_mld/dynamodb/expire``     items of any table whose time to live is over are deleted; ``{"expired": <number>}``
 =================================  ===================================================================================
 
-Bodies are JSON and say so (``Content-Type: application/json``), and so are the answers. A body that cannot be
-understood is answered with 400 and ``{"error": <a sentence>}``.
+Bodies and answers are JSON, with ``Content-Type: application/json``. If a body cannot be understood, the answer is 400
+and ``{"error": <a sentence>}``; if it has another Content-Type, 415.
 
 `mld.local.faults` describes the fields of a fault.
 """
@@ -41,11 +41,11 @@ from mld.local.table_streams import TableStreams
 PREFIX = "/_mld/"
 CONTENT_TYPE = "application/json"
 SECONDS_MAX = 1e9
-"""About thirty years; with more, times would leave the range of dates."""
+"""About thirty years. With more, times would be outside the range of dates."""
 
 
 class ControlledServer(Protocol):
-    """The parts of the server that controls may look at and change."""
+    """The parts of the server that `handle` reads and changes."""
 
     faults: FaultPlan
     calls: dict[str, int]
@@ -63,24 +63,26 @@ class ControlledServer(Protocol):
 
 
 def is_expiry(request: HttpRequest) -> bool:
-    """Return whether this is the one control that takes time, because moto holds the items."""
+    """Return whether a request wants items to expire. `handle` cannot do that, because it takes time: moto has the
+    items.
+    """
     return (request.method, request.target.rstrip("/")) == ("POST", f"{PREFIX}dynamodb/expire")
 
 
 def handle(server: ControlledServer, request: HttpRequest) -> HttpResponse:
-    """Carry out a control and return its answer; 400 for a body that cannot be understood, 404 for an
-    unknown control.
+    """Do what a request under ``/_mld/`` asks for, and return the answer: 400 if its body cannot be understood, 404 if
+    there is no such control.
     """
     if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         return json_answer({"error": f"the body has to be JSON: send it with Content-Type: {CONTENT_TYPE}"}, 415)
     try:
         name = request.target.removeprefix(PREFIX).rstrip("/")
-        said = _act(server, request.method, name, _parsed(request.body))
+        answer = _act(server, request.method, name, _parsed(request.body))
     except (ControlError, DynamoStreamsError) as error:
         return json_answer({"error": str(error)}, 400)
-    if said is None:
+    if answer is None:
         return json_answer({"error": f"no such control: {request.method} {request.target}"}, 404)
-    return json_answer(said)
+    return json_answer(answer)
 
 
 def _parsed(body: bytes) -> Any:
@@ -91,7 +93,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
-    """Return the numbers of an object with some of these keys and no others. Raises ControlError."""
+    """Return the members of an object as numbers. Raises ControlError if it has other keys than these, or none."""
     if not isinstance(body, dict) or not body or not body.keys() <= set(keys):
         raise ControlError(f"the body has to be an object with {', '.join(keys)}")
     numbers = {}
@@ -103,7 +105,7 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
 
 
 def _act(server: ControlledServer, method: str, name: str, body: Any) -> Any:
-    """Carry out a control and return its answer; None if there is no such control. Raises ControlError."""
+    """Do what a request asks for, and return the answer; None if there is no such control. Raises ControlError."""
     match method, name:
         case "GET", "health":
             return {"ready": True, "now": server.now()}

@@ -1,4 +1,6 @@
-"""DynamoDB Streams as AWS JSON 1.0: its four operations, from the fields of a request to an answer. Pure."""
+"""`dispatch`: the four operations of DynamoDB Streams in AWS JSON 1.0: makes the answer to the body of a request.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ TRIM_HORIZON, LATEST, AT, AFTER = _ITERATORS = "TRIM_HORIZON", "LATEST", "AT_SEQ
 
 @dataclass(frozen=True, slots=True)
 class _ChangeIterator:
-    """A shard iterator. `position` is the lowest sequence number to deliver. `walked` empty pages before it were
-    answered.
+    """A shard iterator. `position` is the lowest sequence number to deliver, `walked` the number of empty pages that
+    were returned at this position.
     """
 
     arn: str
@@ -53,7 +55,10 @@ class _ChangeIterator:
 def dispatch(
     streams: TableStreams, operation: str, body: bytes, now: float, *, account: str, region: str, empty: bool = False
 ) -> bytes:
-    """Carry out one request to the endpoint of a region. `empty`: GetRecords finds no records. Raises ServiceError."""
+    """Do one operation at the endpoint of a region, and return the body of the answer. Raises ServiceError.
+
+    With `empty`, GetRecords returns no records, even if there are some.
+    """
     request = parse(body)
     match operation:
         case "ListStreams":
@@ -139,7 +144,7 @@ def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: f
 
 
 def _get_records(streams: TableStreams, request: OperationRequest, now: float, region: str, *, empty: bool) -> bytes:
-    """Return a page. It has no next iterator if a closed shard ends there."""
+    """Return a page. It has no next iterator if it is the last page of a closed shard."""
     place = _ChangeIterator.decode(request.required("ShardIterator"))
     limit = request.integer("Limit", 1, PAGE_RECORDS_MAX) or PAGE_RECORDS_MAX
     stream = streams.stream(place.arn, now, region)
@@ -173,6 +178,7 @@ def _require_untrimmed(shard: ChangeShard, position: int) -> None:
 
 
 def _own_number(stream: TableStream, shard: ChangeShard, text: str | None) -> int:
+    """Return the sequence number in a request, which has to belong to this shard. Raises ValidationException."""
     if text is None:
         raise _invalid("SequenceNumber is required for this ShardIteratorType")
     number = int(text)

@@ -1,9 +1,9 @@
 """`EmbeddedServer`: the embedded AWS behind one port. Kinesis and DynamoDB Streams are our models, the rest is moto.
 
-This is a thin shell: it reads the clock, passes each request to the model, writes the answer, and wakes the
-subscriptions of shards that changed. It listens on the loopback interface unless told otherwise. There is no
-authentication: only region and access key of a request's signature are used (`mld.local.routing`). So
-`mld.core.webrule` must keep pages in browsers out.
+The server has no rules of AWS in it: it reads the clock, passes each request to a model, sends the answer, and wakes
+the subscriptions of shards that changed. By default it listens on the loopback interface. It checks no signatures: only
+the region and the access key in a request's signature are used (`mld.local.routing`). So `mld.core.webrule` must refuse
+requests that a web page in a browser sends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_HOST = "127.0.0.1"
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""The address for calls from the same machine, if the server listens on all addresses."""
+"""The address at which this machine reaches a server that listens on all addresses."""
 _OPEN_CONNECTIONS_BACKLOG = 1024
 _NO_FAULT = Fault()
 _Key = tuple[str, str, str, str]
@@ -43,7 +43,7 @@ _Key = tuple[str, str, str, str]
 
 
 class EmbeddedServer:
-    """The server; `serve` makes it. `endpoint` is its URL."""
+    """The server. Call `serve` to make one. `endpoint` is its URL."""
 
     def __init__(self, host: str, *, allow_hosts: Iterable[str], enforce: bool, delays: StateDelays) -> None:
         self.faults = FaultPlan()
@@ -92,7 +92,7 @@ class EmbeddedServer:
     # --- controls ----------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the time of the streams, in epoch seconds; tests may shift it."""
+        """Return the time of the streams and tables, in epoch seconds. Tests may shift it."""
         return time.time() + self.offset_s
 
     def set_offset(self, seconds: float) -> None:
@@ -111,7 +111,7 @@ class EmbeddedServer:
             kinesis.enforce = enforce
 
     def kinesis(self, region: str = REGION, account: str = ACCOUNT) -> Kinesis:
-        """Return the model of one account in one region."""
+        """Return the model of Kinesis for one account in one region."""
         place = (account, region)
         if place not in self._kinesis_models:
             self._kinesis_models[place] = Kinesis(
@@ -126,7 +126,7 @@ class EmbeddedServer:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
-        """Answer a request, at once or by a coroutine."""
+        """Return the answer to a request, or a coroutine that answers it through `peer`."""
         if (reason := self._web_rule.refusal(request.target, request.headers, request.arrived_at)) is not None:
             return error_answer(request.headers, "AccessDeniedException", reason, FORBIDDEN)
         if request.target.startswith(control.PREFIX):
@@ -149,7 +149,7 @@ class EmbeddedServer:
         return self._answer_later(call, request, peer, fault)
 
     def _modelled(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
-        """Return the answer of one of our models."""
+        """Return the answer of one of our models. With `empty`, GetRecords returns no records."""
         try:
             if call.service.name == KINESIS:
                 return self._kinesis(call, request, empty=empty)
@@ -174,6 +174,8 @@ class EmbeddedServer:
             return self._refusal(call, request, ServiceError(code, f"{operation} failed; see the server's log", 500))
 
     def _kinesis(self, call: Call, request: HttpRequest, *, empty: bool) -> HttpResponse:
+        """Return the answer of Kinesis, and wake the subscriptions that it may concern."""
+
         def find(account: str | None) -> Kinesis:
             return self.kinesis(call.region, account or call.account)
 
@@ -188,6 +190,7 @@ class EmbeddedServer:
         peer.respond(control.json_answer({"expired": await self._others.expire()}))
 
     async def _answer_later(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
+        """Answer a request to moto, or one with a fault."""
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         response = None
@@ -209,6 +212,7 @@ class EmbeddedServer:
         return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
 
     def _refusal(self, call: Call, request: HttpRequest, error: ServiceError) -> HttpResponse:
+        """Return an error as the service of the call would send it."""
         if call.service.name == DYNAMODB_STREAMS:
             body = DynamoStreamsError(error.code, error.message).body
             return HttpResponse(body, error.status, dynamo_streams.CONTENT_TYPE, self._request_id())
@@ -221,6 +225,7 @@ class EmbeddedServer:
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     async def _subscribe(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
+        """Answer SubscribeToShard by a stream of events, until the subscription ends or the client leaves."""
         encoding = encoding_of(request.headers)
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
@@ -237,7 +242,7 @@ class EmbeddedServer:
         except KinesisError as error:
             peer.respond(self._refusal(call, request, error))
             return
-        # The new subscription may have taken over another one, whose answer must end now.
+        # The new subscription may have taken over an older one. Wake the older one, because its answer must end now.
         self._wake((account, call.region, *watch))
         async with self._watching((account, call.region, *watch)) as wake:
             try:
@@ -248,6 +253,7 @@ class EmbeddedServer:
     async def _stream(
         self, subscription: ShardSubscription, peer: Peer, encoding: Encoding, wake: asyncio.Event, fault: Fault
     ) -> None:
+        """Send the events of a subscription. `wake` is set when its shard has changed."""
         peer.start_stream(routing.EVENT_STREAM, self._request_id())
         await peer.send(event_frames.initial_response(encoding))
         sent = 0
@@ -274,6 +280,7 @@ class EmbeddedServer:
 
     @contextlib.asynccontextmanager
     async def _watching(self, key: _Key) -> AsyncIterator[asyncio.Event]:
+        """Yield an event that is set whenever this shard changes inside the context."""
         wake = asyncio.Event()
         watchers = self._watchers.setdefault(key, set())
         watchers.add(wake)
@@ -301,11 +308,11 @@ async def serve(
     enforce: bool = False,
     delays: StateDelays | None = None,
 ) -> EmbeddedServer:
-    """Listen on `port` (0: any free one) and answer until `close`.
+    """Start a server on `port` (0: any free port), and return it. It answers until its `close` is called.
 
-    `allow_hosts` are host names by which clients may call, besides localhost and addresses (`mld.core.webrule`).
-    `enforce` switches the throughput limits on. `delays` say how long streams and consumers show states like CREATING.
-    Raises OSError if the port is taken.
+    `allow_hosts` are host names by which clients may call the server, besides localhost and IP addresses
+    (`mld.core.webrule`). `enforce` switches the throughput limits on. `delays` says how long streams and consumers stay
+    in states like CREATING. Raises OSError if the port is taken.
     """
     server = EmbeddedServer(host, allow_hosts=allow_hosts, enforce=enforce, delays=delays or StateDelays())
     await server.start(port)

@@ -1,8 +1,8 @@
-"""How bodies are encoded: JSON or CBOR. Pure.
+"""`Encoding`: translates bodies between JSON and the encoding that a client uses: JSON or CBOR. Pure.
 
-Our models work with JSON. CBOR, the default of the SDK for Java, is translated when a request arrives and when its
-answer leaves: in CBOR, data are byte strings instead of base64, and times are integer milliseconds under tag 1 instead
-of seconds. The library `cbor2` is part of the extra ``mld[local]``.
+Our models work with JSON. CBOR, the default of the SDK for Java, is translated into JSON when a request arrives, and
+the answer is translated into CBOR. In CBOR, data are byte strings instead of base64, and times are integer milliseconds
+under tag 1 instead of seconds. The library `cbor2` is part of the extra ``mld[local]``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from mld.local.kinesis_errors import KinesisError
 
 _EPOCH_TIME = 1
-"""The tag of times in CBOR."""
+"""The CBOR tag of times."""
 _DATA = "Data"
 _TIME_SUFFIX = "Timestamp"
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Functions that translate a whole body from and to JSON. `read` raises KinesisError."""
+    """`read` translates a whole body into JSON, `write` translates JSON into a body. `read` raises KinesisError."""
 
     content_type: str
     read: Callable[[bytes], bytes]
@@ -31,7 +31,7 @@ class Encoding:
 
 
 def encoding_of(headers: Mapping[str, str]) -> Encoding:
-    """Return the encoding of a request, which its answer uses too. Names in `headers` are in lower case."""
+    """Return the encoding of a request, which its answer must have, too. Names in `headers` are in lower case."""
     return CBOR if headers.get("content-type", "").startswith(CBOR.content_type) else JSON
 
 
@@ -40,6 +40,7 @@ def _unchanged(body: bytes) -> bytes:
 
 
 def _json_of(body: bytes) -> bytes:
+    """Translate CBOR into JSON. Raises KinesisError."""
     import cbor2  # imported here, as only some SDKs need it
 
     try:
@@ -60,6 +61,7 @@ def _base64(value: object) -> str:
 
 
 def _cbor_of(body: bytes) -> bytes:
+    """Translate JSON into CBOR."""
     import cbor2
 
     if not body:

@@ -1,4 +1,4 @@
-"""The frames of an event stream, in which SubscribeToShard answers. Pure.
+"""`frame`: makes the frames of the event stream with which SubscribeToShard answers. Pure.
 
 A frame of `application/vnd.amazon.eventstream` consists of the total length, the length of the headers, a CRC of both,
 the headers (all of type string), the payload, and a CRC of everything before.
@@ -26,7 +26,7 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def initial_response(encoding: Encoding = JSON) -> bytes:
-    """Return the frame that must come first; without it boto3 refuses the stream."""
+    """Return the first frame of a stream. Without it boto3 refuses the stream."""
     return event("initial-response", b"{}", encoding)
 
 

@@ -1,10 +1,10 @@
-"""`OtherServices`: DynamoDB, CloudWatch, STS and Glue, answered by moto's WSGI applications.
+"""`OtherServices`: answers requests to DynamoDB, CloudWatch, STS and Glue with moto's WSGI applications.
 
-moto's conditional writes are not atomic between threads. So everything that it does, even its import, runs on the
-single thread of one executor. Each service is an application of its own, which `mld.local.routing` selects. moto's own
+In moto, a conditional write is not atomic if several threads write. So moto is imported and used only in the single
+thread of one executor. moto has an application for each service, and `mld.local.routing` selects it. moto's own
 dispatcher is not used, because it would serve all of AWS and moto's controls.
 
-moto is imported in the background after the start; Kinesis answers meanwhile.
+moto is imported in the background after the start; meanwhile Kinesis already answers.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ log = logging.getLogger(__name__)
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
 
 _ACCOUNT_HEADER = "x-moto-account-id"
-"""Tells moto the account of a request. The header is removed from requests of clients, who could choose an account by
-it."""
+"""Header that tells moto the account of a request. If a client sends it, it is removed, because the client could choose
+any account by it."""
 _CORS = "access-control-"
-"""Prefix of the headers by which moto would let every page read its answers; see `mld.core.webrule`."""
+"""Prefix of the headers by which moto would let every web page read its answers. They are removed from the answers; see
+`mld.core.webrule`."""
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class OtherServices:
-    """Answers requests by moto. The import begins at once; the first answers wait for it, on the same thread."""
+    """Answers requests with moto. The import of moto begins at once; the first answers wait for it in the same
+    thread.
+    """
 
     def __init__(self, port: int, now: Callable[[], float], publish: Callable[[Sequence[TableEvent]], None]) -> None:
         """Begin to import moto. `now` is the server's clock.
 
-        `publish` is called on the event loop with the changes of each request, in order, and before the request is
-        answered.
+        `publish` is called on the event loop with the changes that each request made to tables, in order, and before
+        the request is answered.
         """
         loop = asyncio.get_running_loop()
         self._port = port
 
         def tell(events: Sequence[TableEvent]) -> None:
-            with contextlib.suppress(RuntimeError):  # the server is closed, and its loop with it
+            with contextlib.suppress(RuntimeError):  # the server and the loop are closed
                 loop.call_soon_threadsafe(publish, events)
 
         self._changes = TableChanges(now, tell)
@@ -65,12 +68,13 @@ class OtherServices:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, call, request)
 
     async def expire(self) -> int:
-        """Delete the items of all tables whose time to live is over, and return how many there were."""
+        """Delete the items whose time to live is over, in all tables. Return how many were deleted."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._changes.expire)
 
-    # --- on the one thread -------------------------------------------------------------------------------------------
+    # --- in moto's thread --------------------------------------------------------------------------------------------
 
     def _answer(self, call: Call, request: HttpRequest) -> HttpResponse:
+        """Return moto's answer. If the request changes tables of DynamoDB, publish the changes."""
         if call.service.name != DYNAMODB:
             return self._call(call, request)
         try:
@@ -83,6 +87,7 @@ class OtherServices:
             self._changes.finish(call.operation, call.account, call.region)
 
     def _call(self, call: Call, request: HttpRequest) -> HttpResponse:
+        """Return moto's answer, with corrections where moto deviates from AWS. Never raises."""
         if call.operation == "DeleteItem":
             try:
                 body = json.dumps(rewrite_expected(json.loads(request.body))).encode()
@@ -96,20 +101,21 @@ class OtherServices:
             app = self._apps.get(backend) or self._apps.setdefault(backend, self._importing.result()(backend))
             response = self._run(app, request, call.account)
         except Exception as error:
-            # Whatever moto raises becomes an answer, and the one thread goes on.
-            if "Index already exists" in str(error):  # two workers that start at once both want to make it
+            # If moto raises an exception, the client gets an error, and the thread goes on.
+            if "Index already exists" in str(error):  # two workers that start at the same time both create it
                 return _error("ValidationException", "Attempting to create an index which already exists")
             log.exception("moto failed", extra={"action": "local_moto_failed"})
             return HttpResponse(ServiceError("InternalFailure", str(error)).body, 500)
         if response.status == 400 and b"Invalid index: " in response.body:
-            # moto reports a missing index as a missing resource; DynamoDB as a validation error.
+            # For a missing index, moto reports a missing resource, but DynamoDB a validation error.
             return _error("ValidationException", "The table does not have the specified index")
         return response
 
     def _run(self, app: WsgiApp, request: HttpRequest, account: str) -> HttpResponse:
+        """Call a WSGI application of moto for an account, and return its answer without headers that must not pass."""
         from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-        # In WSGI, a header name with an underscore could not be told from the one with a dash.
+        # Header names with an underscore are left out: WSGI cannot tell them from the same name with a dash.
         headers = [(name, value) for name, value in request.headers.items() if "_" not in name]
         headers = [(name, value) for name, value in headers if name != _ACCOUNT_HEADER] + [(_ACCOUNT_HEADER, account)]
         builder = EnvironBuilder(
@@ -130,7 +136,7 @@ class OtherServices:
 
 
 def _import() -> Callable[[str], WsgiApp]:
-    """Load moto, and return the function that makes the application of a service."""
+    """Load moto, and return moto's function that makes the WSGI application of a service."""
     from moto.moto_server.werkzeug_app import create_backend_app
 
     install()

@@ -1,20 +1,22 @@
-"""Faults that tests inject into the embedded AWS: which calls fail, how, and how often. Pure.
+"""`FaultPlan`: the faults that tests inject into the embedded AWS. A fault says which calls fail, how often, and how.
+Pure.
 
-A fault is a JSON object; `mld.local.control` receives it. Randomness comes from its own seed.
+A fault is a JSON object that `mld.local.control` receives. Its random numbers come from its own seed.
 
 * Which calls: ``service`` (``kinesis``, ``dynamodb``, ``dynamodbstreams``, ``monitoring``, ...) and ``operation``
   (``GetRecords``), both by default ``*``; ``contains``, a text that must occur in the body of the request (a stream, a
   lease key).
-* How often: at most ``count`` calls; a share ``rate`` of the calls (0 to 1), drawn with ``seed``; the first ``skip``
-  calls are spared. Without any of these: every call, until the fault is removed.
-* What happens: ``delay_s`` seconds pass. Then ``code`` (with ``message`` and HTTP ``status``, by default 400) is the
-  answer; or ``drop`` true closes the connection without an answer; or, for GetRecords, ``empty`` true answers no
-  records at the same place. With none of the three, and with ``empty`` for other operations, the call is only late.
-* ``after`` true: the call *is* carried out first, and then its answer is replaced or lost.
-* ``after_events`` n, for SubscribeToShard: the subscription opens, and after n events it is cut (``drop``) or ends with
+* How often: at most ``count`` calls fail; a share ``rate`` (0 to 1) of the calls, drawn at random with ``seed``; the
+  first ``skip`` calls succeed. Without any of these, every call fails until the fault is removed.
+* What happens: ``delay_s`` seconds pass. Then the answer is the error ``code`` (with ``message`` and HTTP ``status``,
+by default 400); or, with ``drop`` true, the connection is closed without an answer; or, for GetRecords with ``empty``
+true, the answer has no records, and an iterator at the same place. With none of the three, and with ``empty`` for other
+operations, the call is only late.
+* ``after`` true: the operation *is* done before its answer is replaced or lost.
+* ``after_events`` n, for SubscribeToShard: the subscription opens. After n events it is cut (``drop``) or ends with
   ``code`` as an exception event.
 
-Only the first fault in the list that matches and fires is used; the others do not count the call.
+A call gets only the first fault in the list that matches it and fires. Later faults in the list do not count this call.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "float": (int, float),
     "bool": bool,
 }
-"""Types that a field accepts in JSON, by its declared type."""
+"""The types that the value of a field may have after parsing JSON, by the declared type of the field."""
 
 
 class ControlError(ValueError):
-    """A body cannot be understood; the text says why."""
+    """The body of a request to `mld.local.control` cannot be understood; the text says why."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """A fault; the module describes its fields. `count` and `skip` are counted down."""
+    """A fault. The docstring of the module describes the fields. `count` and `skip` are counted down."""
 
     service: str = "*"
     operation: str = "*"
@@ -83,7 +85,7 @@ class Fault:
         )
 
     def fires(self) -> bool:
-        """Count a matching call, and return whether it fails."""
+        """Count a call that matches, and return whether it gets the fault."""
         if self.skip > 0:
             self.skip -= 1
             return False
@@ -124,7 +126,7 @@ class FaultPlan:
         return len(self._faults)
 
     def take(self, service: str, operation: str, body: bytes) -> Fault | None:
-        """Return the fault for this call, counted; None if there is none."""
+        """Return the fault that this call gets, and count it there; None if no fault applies."""
         for fault in self._faults:
             if fault.matches(service, operation, body) and fault.fires():
                 self._faults = [f for f in self._faults if f.count != 0]

@@ -1,7 +1,8 @@
-"""A small HTTP/1.1 server on `asyncio.Protocol`: keep-alive, pipelining, chunked answers, and nothing more.
+"""`HttpConnection`: a small HTTP/1.1 server on `asyncio.Protocol`, with keep-alive, pipelining and chunked answers
+only.
 
 It serves AWS SDK clients on the loopback interface: bodies have a Content-Length, and requests are answered one after
-the other. Everything is bounded; a request that exceeds a bound ends its connection.
+the other. The size of a request is bounded; the connection of a client that exceeds the bound is closed.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 32 * 1024 * 1024
-"""PutRecords accepts 10 MiB of data, thus 13.4 MiB of base64, plus the keys."""
+"""Largest body. PutRecords accepts 10 MiB of data, which are 13.4 MiB of base64, plus the keys."""
 _JOINED_BYTES_MAX = 64 * 1024
-"""Up to this size head and body are sent in one packet. For larger bodies the copy costs more than a packet."""
+"""Up to this size, a body is joined to the head and sent in one write. For larger bodies the copy would cost more."""
 _PHRASES = {one.value: one.phrase for one in HTTPStatus}
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 Connections = set[asyncio.Transport]
-"""The open connections. The protocols keep the set; the server may abort them."""
+"""The open connections. Protocols add and remove their own connection; the server may abort all."""
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """A request. Names in `headers` are in lower case; several headers of one name are joined by commas. `arrived_at`
-    is the local IP address of the connection.
+    """A request. Names in `headers` are in lower case; headers with the same name are joined by commas. `arrived_at` is
+    the IP address of this machine to which the client connected.
     """
 
     method: str
@@ -51,7 +52,7 @@ class HttpResponse:
 
 
 class Peer(ABC):
-    """The client of one request. Once it has gone, all methods do nothing."""
+    """The client of one request. If the client has closed the connection, all methods do nothing."""
 
     _task: asyncio.Task[None] | None = None
 
@@ -64,11 +65,11 @@ class Peer(ABC):
 
     @abstractmethod
     def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
-        """Begin an answer of unknown length; `send` and `end_stream` follow."""
+        """Begin an answer of unknown length. Then call `send` for each piece, and `end_stream`."""
 
     @abstractmethod
     async def send(self, chunk: bytes) -> None:
-        """Send a piece of the stream, and wait until the client has taken enough of the earlier pieces."""
+        """Send a piece of the answer, and wait until the client has taken enough of the earlier pieces."""
 
     @abstractmethod
     def end_stream(self) -> None: ...
@@ -78,7 +79,7 @@ class Peer(ABC):
         """Cut the connection without an answer."""
 
     def hear(self, handle: Handler, request: HttpRequest) -> None:
-        """Answer a request, at once or in a task."""
+        """Let `handle` answer a request, at once or in a task."""
         outcome = handle(request, self)
         if isinstance(outcome, HttpResponse):
             self.respond(outcome)
@@ -93,7 +94,7 @@ class Peer(ABC):
 
 
 def local_address(transport: asyncio.Transport) -> str:
-    """Return the IP address that a client has connected to; empty if the socket has none."""
+    """Return the IP address of this machine to which a client has connected; empty if the socket has no address."""
     address = transport.get_extra_info("sockname")
     return str(address[0]) if isinstance(address, tuple) else ""
 
@@ -105,7 +106,7 @@ Handler = Callable[[HttpRequest, Peer], HttpResponse | Coroutine[None, None, Non
 class HttpConnection(asyncio.Protocol, Peer):
     """The connection of one client. Requests are answered in order, one at a time.
 
-    If the client begins with the preface of HTTP/2, the protocol made by `http2` takes over.
+    If the client begins with the preface of HTTP/2, the connection is passed to the protocol that `http2` makes.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class HttpConnection(asyncio.Protocol, Peer):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
+        """Handle the requests that are complete, unless one is being answered or the client does not take answers."""
         while self._transport is not None and self._task is None and self._writable.is_set():
             request = self._next_request()
             if request is None:
@@ -171,6 +173,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._advance()
 
     def _next_request(self) -> HttpRequest | None:
+        """Take the next request from the buffer; None if it is not complete yet."""
         if self._head is None and not self._read_head():
             return None
         assert self._head is not None
@@ -183,7 +186,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         return request
 
     def _hand_over(self) -> None:
-        """Pass the connection to HTTP/2, together with everything received so far."""
+        """Pass the connection to the HTTP/2 protocol, together with all bytes received so far."""
         assert self._transport is not None
         transport, self._transport = self._transport, None
         successor = self._http2(self._handle, self._connections)
@@ -192,6 +195,9 @@ class HttpConnection(asyncio.Protocol, Peer):
         successor.data_received(bytes(self._buffer))
 
     def _read_head(self) -> bool:
+        """Parse the head of the next request, and return whether it was complete. Answers an unreadable one with
+        400.
+        """
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(self._buffer) > HEAD_BYTES_MAX:
@@ -260,8 +266,8 @@ class HttpConnection(asyncio.Protocol, Peer):
 
 
 def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Add the Date header, as in every answer of AWS. It has the time of this machine; tests move only the clock of the
-    streams.
+    """Add the Date header, which every answer of AWS has. It shows the time of this machine, even if a test has shifted
+    the clock of the streams.
     """
     has_date = any(name.lower() == "date" for name, _ in headers)
     return headers if has_date else [*headers, ("date", formatdate(usegmt=True))]

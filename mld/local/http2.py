@@ -1,9 +1,9 @@
-"""HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the same handler as HTTP/1.1.
+"""`Http2Connection`: HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the same handler as HTTP/1.1.
 
-The Kinesis clients of the AWS SDKs for JavaScript and for Java (asynchronous) speak only this to an http endpoint. The
-library `h2`, from the extra ``mld[local]``, implements the protocol. Each stream is one exchange: its request is
-handled when it is complete, and its answer is sent as the client's flow-control windows allow. Streams do not wait for
-each other. Everything is bounded; a request that exceeds a bound resets its stream.
+The Kinesis clients of the AWS SDKs for JavaScript and for Java (asynchronous) speak only this protocol to an http
+endpoint. The library `h2`, from the extra ``mld[local]``, implements it. Each HTTP/2 stream is one exchange: the
+request is handled when it is complete, and the answer is sent as the client's flow-control windows allow. Exchanges do
+not wait for each other. The size of a request is bounded; if it is exceeded, the stream is reset.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mld.local.http import (
 
 
 class Http2Connection(asyncio.Protocol):
-    """The connection of one client, with at most as many exchanges at once as `h2` allows (100)."""
+    """The connection of one client. `h2` allows at most 100 exchanges at a time."""
 
     def __init__(self, handle: Handler, connections: Connections) -> None:
         self._handle = handle
@@ -61,9 +61,9 @@ class Http2Connection(asyncio.Protocol):
             for event in self._h2.receive_data(data):
                 self._on(event)
         except ProtocolError:
-            self._close()  # the client gets the reason as GOAWAY
+            self._close()  # this sends the client the reason, as GOAWAY
             return
-        # Any frame may have made room in a flow-control window.
+        # Any of these frames may have enlarged a flow-control window.
         self.pump()
 
     def pause_writing(self) -> None:
@@ -110,17 +110,18 @@ class Http2Connection(asyncio.Protocol):
         typed = [("content-type", content_type)] if content_type else []
         try:
             self._h2.send_headers(number, [(":status", str(status)), *typed, *dated(headers)])
-        except ProtocolError:  # the client has reset the stream; its event comes next
+        except ProtocolError:  # the client has reset the stream, and the event for that comes next
             self._forget(number)
         self._flush()
 
     def pump(self) -> None:
-        """Send as much as the windows and the socket have room for."""
+        """Send as much of the answers as the flow-control windows and the socket allow."""
         for exchange in list(self._exchanges.values()):
             self._pump(exchange)
         self._flush()
 
     def _pump(self, exchange: _Exchange) -> None:
+        """Send as much of one answer as is allowed, and end the HTTP/2 stream after its last byte."""
         try:
             while exchange.unsent and self._is_writable:
                 room = min(self._h2.local_flow_control_window(exchange.number), self._h2.max_outbound_frame_size)
@@ -169,6 +170,7 @@ class _Exchange(Peer):
         self._is_client_there = True
 
     def begin(self, handle: Handler) -> None:
+        """Let `handle` answer the request, which is complete now."""
         headers = {name: value for name, value in self._headers.items() if not name.startswith(":")}
         authority = self._headers.get(":authority", "")
         if authority and headers.setdefault("host", authority) != authority:

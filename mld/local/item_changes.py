@@ -1,6 +1,7 @@
-"""Changes of items in DynamoDB tables, and the stream records made from them. Pure.
+"""`ItemChange`: a change of an item in a DynamoDB table, from which a stream record is made. Pure.
 
-Items are written as in DynamoDB's JSON: attribute name -> ``{"S": "text"}``, binary values as base64 text.
+Items have the form of DynamoDB's JSON: they map attribute names to values such as ``{"S": "text"}``. Binary values are
+base64 text.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from mld.properties.values import partition_of
 DynamoItem = Mapping[str, Any]
 
 TTL_IDENTITY = {"PrincipalId": "dynamodb.amazonaws.com", "Type": "Service"}
-"""The user who deletes items whose time to live is over."""
+"""The `userIdentity` in the record of an item that was deleted because its time to live was over."""
 _EVENT_VERSION = "1.1"
 _NESTED_BYTES = 3
-"""Size of a list or map besides its elements."""
+"""Bytes that a list or map takes besides its elements."""
 
 
 class ViewType(Enum):
-    """Which images of the item a record has besides the keys."""
+    """The images of the item that a record has besides the keys."""
 
     KEYS_ONLY = "KEYS_ONLY"
     NEW_IMAGE = "NEW_IMAGE"
@@ -36,7 +37,7 @@ class ViewType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableStreamKey:
-    """The name of one stream of a table. If the stream is disabled and enabled again, the new one has another label."""
+    """Identifies one stream of a table. If a stream is disabled and enabled again, the new stream has another label."""
 
     account: str
     region: str
@@ -51,7 +52,9 @@ class TableStreamKey:
 
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """An item before and after a write; None if it did not exist. `by_ttl`: its time to live was over."""
+    """An item before (`old`) and after (`new`) a write; None if it did not exist then. `by_ttl` says that it was
+    deleted because its time to live was over.
+    """
 
     keys: DynamoItem
     old: DynamoItem | None
@@ -60,7 +63,7 @@ class ItemChange:
 
     @property
     def event_name(self) -> str | None:
-        """INSERT, MODIFY or REMOVE; None if nothing changed, so that there is no record."""
+        """INSERT, MODIFY or REMOVE; None if the item did not change, so that no record is made."""
         if self.old is None:
             return None if self.new is None else "INSERT"
         if self.new is None:
@@ -71,7 +74,7 @@ class ItemChange:
 def coalesced(changes: Iterable[ItemChange]) -> list[ItemChange]:
     """Return the changes of one request, merged so that each item has one change.
 
-    A request writes an item only once, but moto needs two steps when UpdateItem creates an item.
+    A request changes an item only once, but moto writes twice when UpdateItem creates an item.
     """
     found: dict[str, ItemChange] = {}
     for change in changes:
@@ -82,19 +85,19 @@ def coalesced(changes: Iterable[ItemChange]) -> list[ItemChange]:
 
 
 def canonical(value: DynamoItem) -> str:
-    """Return a text that is the same for equal keys."""
+    """Return a text that is the same for all keys that DynamoDB treats as equal."""
     return json.dumps(_comparable({"M": value}), sort_keys=True, default=str)
 
 
 def hash_of(value: DynamoItem) -> int:
-    """Return a 32-bit hash of a partition key; it decides about the shard."""
+    """Return a 32-bit hash of a partition key. It decides which shard gets the changes of the item."""
     return int.from_bytes(hashlib.blake2s(canonical(value).encode(), digest_size=4).digest(), "big")
 
 
 def record_json(
     change: ItemChange, event_name: str, key: TableStreamKey, view: ViewType, number: int, at_s: float
 ) -> tuple[dict[str, Any], int]:
-    """Return the record as GetRecords shows it, and its size in bytes."""
+    """Return the record of a change as GetRecords shows it, and the size of the record in bytes."""
     images: dict[str, Any] = {}
     if view in (ViewType.NEW_IMAGE, ViewType.NEW_AND_OLD_IMAGES) and change.new is not None:
         images["NewImage"] = change.new
@@ -122,7 +125,7 @@ def record_json(
 
 
 def item_bytes(item: DynamoItem) -> int:
-    """Return the size of names and values, as DynamoDB counts it."""
+    """Return the size of an item in bytes, names and values, as DynamoDB counts it."""
     return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
 
 
@@ -142,11 +145,14 @@ def _value_bytes(value: DynamoItem) -> int:
         case "M":
             return _NESTED_BYTES + len(content) + item_bytes(content)
         case _:
-            return 1  # a truth value or null
+            return 1  # BOOL or NULL
 
 
 def _comparable(value: DynamoItem) -> Any:
-    """Return a value that is equal if DynamoDB treats the values as equal: numbers by value, sets in any order."""
+    """Return a form of a value that can be compared: it is equal for two values if DynamoDB treats them as equal.
+
+    Numbers are equal if they have the same value, sets if they have the same elements in any order.
+    """
     ((kind, content),) = value.items()
     match kind:
         case "N":

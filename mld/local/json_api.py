@@ -1,8 +1,9 @@
-"""Kinesis as AWS JSON 1.1: for each operation a function from the fields of a request to those of an answer. Pure.
+"""`dispatch`: Kinesis in AWS JSON 1.1. For each operation, a function makes the answer from the fields of a request.
+Pure.
 
-A function is registered under the name of its operation: ``put_record`` is PutRecord. SubscribeToShard is opened by
-`open_subscription`, because its answer is a stream of events. Operations that only AWS has are refused as unknown.
-StreamId is ignored; AWS documents it as not implemented.
+The name of a function is that of its operation: ``put_record`` is PutRecord. SubscribeToShard has `open_subscription`
+instead, because its answer is a stream of events. Operations that the embedded Kinesis does not have are refused as
+unknown. The parameter StreamId is ignored; AWS documents it as not implemented.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ READ_ONLY = frozenset(
     ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
     + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers")
 )
-"""After these operations, only subscriptions to the touched shards need to look for news."""
+"""After these operations, only subscriptions to shards that got records (`OperationResult.touched`) have to be woken.
+After all others, every subscription has to be."""
 _LIST_DEFAULT = 100
-"""Default number of streams, shards of a stream, or consumers in a page."""
+"""Default number of streams, consumers, or shards (of DescribeStream) in a page."""
 _STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
 _STRATEGY = "RecordDistributionStrategy"
 _ITERATORS = [kind.value for kind in IteratorType]
@@ -45,7 +47,9 @@ AUTO, USER_PARTITION_KEY = _STRATEGIES = "AUTO", "USER_PARTITION_KEY"
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """The answer. `touched` are the shards that got records, as (stream name, shard id), in streams of `account`."""
+    """The body of an answer. `touched` are the shards that got records, as (stream name, shard id); `account` is the
+    account of the stream.
+    """
 
     body: bytes
     touched: frozenset[tuple[str, str]] = frozenset()
@@ -53,17 +57,20 @@ class OperationResult:
 
 
 Handler = Callable[[Kinesis, OperationRequest, float], Fields | OperationResult | None]
-"""Carries out an operation and returns the fields of the answer; None for an answer without a body."""
+"""Does an operation, and returns the fields of the answer; None: the answer has no body."""
 
 
 def operation(function: Handler) -> Handler:
-    """Register a function as the handler of the operation that its name stands for."""
+    """Register a function as the handler of the operation whose name it has."""
     _HANDLERS["".join(word.capitalize() for word in function.__name__.split("_"))] = function
     return function
 
 
 def dispatch(find: KinesisFinder, operation: str, body: bytes, now: float, *, empty: bool = False) -> OperationResult:
-    """Carry out one request. `empty`: GetRecords finds no records. Raises KinesisError."""
+    """Do one operation. With `empty`, GetRecords returns no records, even if there are some. Raises KinesisError.
+
+    `find` returns the model of the account that the request names.
+    """
     handler = _empty_page if empty and operation == "GetRecords" else _HANDLERS.get(operation)
     if handler is None:
         raise KinesisError("UnknownOperationException", f"{operation} is not supported by the embedded Kinesis.")
@@ -278,6 +285,7 @@ def _placed_json(placed: PutResult) -> Fields:
 def _placed(
     kinesis: Kinesis, request: OperationRequest, now: float, fields: Fields, placed: Sequence[PutResult]
 ) -> OperationResult:
+    """Return the result of a put with these fields, and with the shards that got records."""
     stream = kinesis.stream(request.stream(), now)
     touched = frozenset((stream.name, p.shard_id) for p in placed if p.error is None)
     return OperationResult(json.dumps(fields).encode(), touched, kinesis.account)
@@ -306,7 +314,7 @@ def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
 
 
 def _empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
-    """Answer GetRecords without records, at the same place."""
+    """Answer GetRecords without records, and with an iterator at the same place."""
     behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
     return {"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind}
 
@@ -317,7 +325,7 @@ def _empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> Fiel
 def open_subscription(
     kinesis: Kinesis, request: OperationRequest, now: float
 ) -> tuple[ShardSubscription, tuple[str, str]]:
-    """Open a subscription. Return it with the stream name and shard id whose changes it must see."""
+    """Open a subscription. Return it, and the stream name and shard id of the shard whose changes must wake it."""
     arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
     start = request.required_nested("StartingPosition")
     point = StartingPoint(

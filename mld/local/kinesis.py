@@ -1,8 +1,8 @@
-"""`Kinesis`: the service of one account and region, with each operation as a method on plain Python values. Pure.
+"""`Kinesis`: a model of the service for one account and region. Each operation is a method with plain values. Pure.
 
-Times are epoch seconds, passed to each operation as `now`. A stream is named by its name or its ARN. Refusals are
-`KinesisError`. Limits of throughput are enforced only on request, all other limits always. Rules:
-retrieval#service-limits.
+Rules: retrieval#service-limits. Times are epoch seconds; each operation gets the present time as `now`. A parameter
+`ref` is the name or the ARN of a stream. If an operation is refused, it raises `KinesisError`. Limits of throughput are
+enforced only if `enforce` is set, all other limits always.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StateDelays:
 
 @dataclass(frozen=True, slots=True)
 class ListedShards:
-    """Shards in the order of their ids. `next_token` is set if there are more."""
+    """One page of shards, sorted by id. `next_token` is set if more shards follow."""
 
     shards: list[ShardState]
     next_token: str | None
@@ -62,7 +62,7 @@ class ListedShards:
 class Kinesis:
     """The model. `enforce`, `delays` and `shard_limit` may be changed at any time.
 
-    A consumer has one live subscription to each shard; a later one takes over.
+    A consumer has at most one live subscription to a shard. A new subscription ends the one before it.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Kinesis:
         return [self._streams[name] for name in sorted(self._streams)]
 
     def stream(self, ref: str, now: float) -> Stream:
-        """Return the stream with this name or ARN, in whatever state. Raises KinesisError."""
+        """Return the stream with this name or ARN, whatever its status. Raises KinesisError if it does not exist."""
         name = ref
         if ref.startswith("arn:"):
             parts = _ARN.fullmatch(ref)
@@ -110,8 +110,8 @@ class Kinesis:
         return stream
 
     def data_stream(self, ref: str, now: float) -> Stream:
-        """Return a stream that can be read and written. A stream that is being created has no shards yet, and is
-        refused.
+        """Return a stream that can be read and written. For a stream that is still CREATING, raises the same error as
+        if it did not exist.
         """
         stream = self.stream(ref, now)
         if stream.status(now) == "CREATING":
@@ -119,7 +119,7 @@ class Kinesis:
         return stream
 
     def settled_stream(self, ref: str, now: float) -> Stream:
-        """Return a stream that is ACTIVE; others are refused as in use."""
+        """Return a stream that is ACTIVE. For one with another status, raises ResourceInUse."""
         stream = self.stream(ref, now)
         if (status := stream.status(now)) != "ACTIVE":
             raise in_use(f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}")
@@ -143,7 +143,11 @@ class Kinesis:
         record_kib_max: int | None = None,
         distributes: bool = False,
     ) -> Stream:
-        """Create a stream. `shard_count` is required unless `on_demand`; such a stream starts with four shards."""
+        """Create a stream. `shard_count` is required unless the stream is `on_demand`; then it has four shards at
+        first.
+
+        `distributes` says that the stream chooses the shard of a record itself, without regard to keys.
+        """
         if any(s.name == name for s in self.streams(now)):
             raise in_use(f"Stream {name} under account {self.account} already exists.")
         if on_demand and shard_count is not None:
@@ -169,7 +173,7 @@ class Kinesis:
         return stream
 
     def require_room(self, more: int, now: float) -> None:
-        """Refuse the request if `more` open shards would exceed the limit of the account."""
+        """Raise LimitExceeded if the account would have too many open shards with `more` of them."""
         open_count = sum(len(s.open_shards) for s in self.streams(now))
         if open_count + more > self.shard_limit:
             raise limit_exceeded(
@@ -208,7 +212,9 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
-        """Set whether Kinesis distributes records by itself. It takes effect at once."""
+        """Set whether the stream chooses the shard of a record itself, without regard to keys. It takes effect at
+        once.
+        """
         stream = self.settled_stream(ref, now)
         if not stream.on_demand:
             raise _needs_on_demand(stream.name)
@@ -226,7 +232,7 @@ class Kinesis:
         shard_filter: ListFilter | None = None,
         limit: int = LIST_SHARDS_DEFAULT,
     ) -> ListedShards:
-        """Return one page of shards. A `token` replaces all other arguments except `limit`, and must come alone."""
+        """Return one page of shards. With a `token`, no other argument may be given except `limit`."""
         if token is not None:
             if ref is not None or after_id is not None or shard_filter is not None:
                 raise invalid("NextToken and StreamName cannot be provided together.")
@@ -252,6 +258,7 @@ class Kinesis:
         return ListedShards(page, pack(SHARDS_TOKEN, *place))
 
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
+        """Return what a page token says: the stream, the last shard id of the page before, and the filter."""
         _, name, created_ms, after_id, by, issued_s = unpacked(SHARDS_TOKEN, token)
         if now - issued_s > ITERATOR_LIFE_S:
             raise KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
@@ -273,7 +280,7 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def update_shard_count(self, ref: str, target: int, *, now: float) -> int:
-        """Scale to `target` uniform shards, and return the number before."""
+        """Split and merge shards until there are `target` shards of equal width. Return the number of shards before."""
         stream = self._reshardable(ref, now)
         current = len(stream.open_shards)
         if target > 2 * current or 2 * target < current:
@@ -287,6 +294,7 @@ class Kinesis:
         return current
 
     def _reshardable(self, ref: str, now: float) -> Stream:
+        """Return a stream whose shards can be split and merged: it is ACTIVE, and not in on-demand mode."""
         stream = self.settled_stream(ref, now)
         if stream.on_demand:
             raise KinesisError(
@@ -298,15 +306,15 @@ class Kinesis:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def put_record(self, ref: str, entry: PutEntry, *, now: float) -> PutResult:
-        """Put one record. Raises ProvisionedThroughputExceeded where `put_records` reports it in the result."""
+        """Put one record. Raises ProvisionedThroughputExceeded, which `put_records` returns as part of the result."""
         placed = self.put_records(ref, [entry], now=now)[0]
         if placed.error is not None:
             raise KinesisError(*placed.error)
         return placed
 
     def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[PutResult]:
-        """Put records, and return one result for each, in order. Records above the limits of a shard are refused one by
-        one.
+        """Put records, and return a result for each, in the same order. If limits are enforced, each record that
+        exceeds the limits of its shard is refused.
         """
         stream = self.data_stream(ref, now)
         sizes = check_entries(stream, entries)
@@ -352,6 +360,7 @@ class Kinesis:
         return behind, pack(SHARD_ITERATOR, *place._replace(issued_s=now))
 
     def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
+        """Return the stream and the shard of an iterator, and its fields. Raises KinesisError if it is of no use."""
         place = decode_iterator(iterator)
         stream = self.data_stream(place.stream, now)
         if stream.created_ms != place.created_ms:
@@ -396,7 +405,7 @@ class Kinesis:
     def consumer(
         self, *, now: float, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
     ) -> Consumer:
-        """Return the consumer with this ARN, or with this stream ARN and name. If all are given, they must agree."""
+        """Return the consumer with this ARN, or with this stream ARN and name. If both are given, they must agree."""
         if arn is not None:
             parts = _stream_and_name(arn)
             if parts is None:
@@ -416,7 +425,7 @@ class Kinesis:
             consumer.gone_s = now + self.delays.consumer_s
 
     def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Begin a subscription. Errors are raised only here; later ones are reported by the subscription."""
+        """Begin a subscription. Raises KinesisError; errors that happen later are returned by the subscription."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
             raise in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
@@ -450,7 +459,7 @@ class Kinesis:
 
 
 def _stream_and_name(arn: str) -> tuple[str, str] | None:
-    """Return stream ARN and consumer name in a consumer's ARN; None if it has another form."""
+    """Return the stream ARN and the name in the ARN of a consumer; None if it is not the ARN of a consumer."""
     stream_arn, found, rest = arn.partition("/consumer/")
     name, colon, stamp = rest.rpartition(":")
     return (stream_arn, name) if found and colon and name and stamp.isdigit() else None
@@ -461,6 +470,7 @@ def _needs_on_demand(name: str) -> KinesisError:
 
 
 def _check_filter(wanted: ListFilter | None) -> None:
+    """Raise InvalidArgument if a filter lacks a field that its type needs, or has one that its type does not have."""
     if wanted is None:
         return
     by_time = wanted.type in (FilterType.AT_TIMESTAMP, FilterType.FROM_TIMESTAMP)

@@ -1,6 +1,6 @@
-"""The refusals of Kinesis, with AWS's codes and HTTP statuses. Pure.
+"""`KinesisError`: the errors of the embedded Kinesis, with AWS's codes and HTTP statuses. Pure.
 
-Messages are those of AWS as far as known; do not rely on them.
+Messages are those of AWS if we know them. Nothing should depend on their wording.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import json
 from mld.core.errors import MldError
 
 ACCOUNT = "123456789012"
-"""Account of callers whose key names none."""
+"""Account of callers whose access key belongs to no other account."""
 
 
 class ServiceError(MldError):
-    """A service that we model refused an operation.
+    """A service that we model refuses an operation.
 
-    The client gets `code` as ``__type``, after `namespace`. `status` is the HTTP status.
+    In the answer, ``__type`` is `namespace` followed by `code`. `status` is the HTTP status.
     """
 
     namespace = ""
@@ -29,12 +29,12 @@ class ServiceError(MldError):
 
     @property
     def body(self) -> bytes:
-        """The JSON that the client gets."""
+        """The body of the answer, in JSON."""
         return json.dumps({"__type": self.namespace + self.code, "message": self.message}).encode()
 
 
 class KinesisError(ServiceError):
-    """Kinesis refused an operation."""
+    """Kinesis refuses an operation."""
 
 
 def stream_not_found(name: str, account: str = ACCOUNT) -> KinesisError:

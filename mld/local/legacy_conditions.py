@@ -1,7 +1,7 @@
-"""Rewrites DeleteItem's old argument `Expected` as a ConditionExpression. Pure.
+"""`rewrite_expected`: turns DeleteItem's legacy parameter `Expected` into a ConditionExpression. Pure.
 
-moto ignores `Expected` and deletes the item, but Java workers of a mixed fleet use it (DynamoDB API reference, legacy
-conditional parameters).
+Java workers use `Expected` (DynamoDB API reference, legacy conditional parameters), but moto ignores it and deletes the
+item in any case.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class UnsupportedConditionError(ValueError):
-    """The condition has a form that is not supported here."""
+    """A condition in `Expected` is not supported here."""
 
 
 def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""`TableChanges`: reports what each request does to moto's tables, so that our model of DynamoDB Streams can follow.
+"""`TableChanges`: reports what each request changes in moto's tables, for our model of DynamoDB Streams.
 
-Whatever the operation (PutItem, UpdateItem, DeleteItem, BatchWriteItem, TransactWriteItems, PartiQL), moto passes the
-item before and after each write to the `StreamShard` object of a table with a stream. `_Tap` replaces that class, and
-copies both items at once, because moto continues to change them. `TableChanges.finish` publishes the changes when the
-request is over. Changes of a transaction that was rolled back are left out: moto then has put a copy of the table in
-the place of the written one.
+For every operation that writes (PutItem, UpdateItem, DeleteItem, BatchWriteItem, TransactWriteItems, PartiQL), moto
+passes the item before and after each write to the `StreamShard` object of a table with a stream. `_Tap` replaces that
+class, and copies both items at once, because moto may change them later. When the request is over,
+`TableChanges.finish` publishes the changes. Changes of a transaction that was rolled back are left out. They are
+recognized by their table: for a rollback, moto replaces the table that was written by an older copy.
 
-Three faults of moto are mended here: a disabled stream cannot be enabled again; enabling a stream twice is refused with
-a wrong code; and a stream without a view type is accepted.
+Three faults of moto are corrected here: a disabled stream cannot be enabled again; enabling a stream twice is refused
+with a wrong code; and a stream without a view type is accepted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _TTL_PAST_S = 5 * 365 * 86_400.0
 """As in DynamoDB, items that expired more than five years ago are not deleted."""
 
 TableEvent = Callable[[TableStreams], object]
-"""A change of one request, as a function that applies it to the model."""
+"""A change that a request made, as a function that makes the same change in the model."""
 _labels: set[str] = set()
-"""ARNs of tables with the labels of their streams, so that no label is used twice."""
+"""Texts that consist of the ARN of a table and a label of its stream, so that no label is used twice for a table."""
 
 
 class StreamSpecificationError(ValueError):
-    """DynamoDB refuses this request; the text is its message."""
+    """DynamoDB would refuse this request; the text is DynamoDB's message."""
 
 
 class _Request(threading.local):
-    """The changes of the request that is being handled."""
+    """The request that is being handled: its changes (None: no request), its time, and whether it expires items."""
 
     changes: list[tuple[Any, ItemChange]] | None = None
     now_s = 0.0
@@ -61,7 +61,7 @@ class _Tap:
         table.latest_stream_label = _label(at_ms)
 
     def add(self, old: Any, new: Any) -> None:
-        """Note an item before and after a write."""
+        """Note a write: the item before and after it. moto calls this."""
         if _request.changes is None or not _is_enabled(self.table):
             return
         before, after = _plain_item(old), _plain_item(new)
@@ -79,8 +79,8 @@ def install() -> None:
 
 
 class TableChanges:
-    """Collects the changes of each request. `now` is the server's clock; `publish` gets the changes before the answer
-    is sent.
+    """Collects the changes of each request. `now` is the server's clock. `publish` is called with the changes before
+    the answer is sent.
     """
 
     def __init__(self, now: Callable[[], float], publish: Callable[[Sequence[TableEvent]], None]) -> None:
@@ -89,13 +89,13 @@ class TableChanges:
         self._enabled: dict[str, TableStreamKey] = {}
 
     def begin(self, operation: str, body: bytes, account: str, region: str) -> None:
-        """Prepare for a request, before moto gets it. Raises StreamSpecificationError."""
+        """Begin a request. Call this before moto gets it. Raises StreamSpecificationError."""
         _request.changes, _request.now_s, _request.by_ttl = [], self._now(), False
         if operation in ("CreateTable", "UpdateTable") and _SPECIFICATION.encode() in body:
             _check_specification(operation, body, account, region)
 
     def finish(self, operation: str, account: str, region: str) -> None:
-        """Publish what the request did, after moto has answered it, with success or not."""
+        """Publish the changes of the request. Call this after moto has answered it, with success or not."""
         changes, now = _request.changes or [], _request.now_s
         _request.changes = None
         events: list[TableEvent] = []
@@ -106,7 +106,7 @@ class TableChanges:
             self._publish(events)
 
     def expire(self) -> int:
-        """Delete the items whose time to live is over, and return how many there were."""
+        """Delete the items whose time to live is over, in all tables. Return how many were deleted."""
         count = 0
         for backend in _backends():
             for table in list(backend.tables.values()):
@@ -119,6 +119,7 @@ class TableChanges:
         return count
 
     def _streams_changed(self, account: str, region: str, now: float) -> Iterator[TableEvent]:
+        """Yield events for the streams that were enabled or disabled since the last call."""
         found = {_key(table).arn: table for table in _tables(account, region).values() if _is_enabled(table)}
         here = {arn for arn, key in self._enabled.items() if (key.account, key.region) == (account, region)}
         for arn in here - found.keys():
@@ -128,6 +129,7 @@ class TableChanges:
             yield self._enable(found[arn], now)
 
     def _items_changed(self, changes: Sequence[tuple[Any, ItemChange]], now: float) -> Iterator[TableEvent]:
+        """Yield an event for each table whose items have changed."""
         by_table: dict[str, list[ItemChange]] = {}
         for table, change in changes:
             if _tables(table.account_id, table.region_name).get(table.name) is not table:
@@ -151,11 +153,12 @@ class TableChanges:
 
 
 def _check_specification(operation: str, body: bytes, account: str, region: str) -> None:
+    """Raise StreamSpecificationError if DynamoDB would refuse the StreamSpecification of a request."""
     try:
         request = json.loads(body)
         wanted, name = request.get(_SPECIFICATION), str(request.get("TableName"))
     except (ValueError, AttributeError):
-        return  # moto refuses this request
+        return  # moto will refuse this request
     if not isinstance(wanted, dict):
         return
     view, enabled = wanted.get("StreamViewType"), wanted.get("StreamEnabled")
@@ -179,7 +182,7 @@ def _check_specification(operation: str, body: bytes, account: str, region: str)
         if not enabled and not _is_enabled(table):
             raise StreamSpecificationError(f"Table has no enabled stream: TableName: {table.name}")
         if enabled:
-            table.latest_stream_label = None  # otherwise moto refuses
+            table.latest_stream_label = None  # with a label, moto would refuse to enable the stream again
 
 
 def _backends() -> list[Any]:
@@ -225,7 +228,7 @@ def _plain_item(item: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """Return one of moto's values as DynamoDB JSON, which shares nothing with moto."""
+    """Return a copy of one of moto's attribute values as DynamoDB JSON."""
     content = value.value
     if value.is_list():
         content = [_plain(element) for element in content]

@@ -1,4 +1,4 @@
-"""`OperationRequest`: reads the fields of a request in AWS JSON, with AWS's refusals of missing or malformed ones.
+"""`OperationRequest`: reads the fields of a request in AWS JSON, and refuses missing or malformed fields as AWS does.
 Pure.
 """
 
@@ -25,8 +25,8 @@ INT_MAX = 2**31 - 1
 
 
 class OperationRequest:
-    """The arguments of one operation. `text`, `integer` and so on return None for an absent field; all raise
-    KinesisError.
+    """The fields of a request. `text`, `integer`, `timestamp` and `nested` return None for a field that is absent. All
+    methods raise KinesisError for a field that is missing or malformed.
     """
 
     __slots__ = ("_fields",)
@@ -74,7 +74,7 @@ class OperationRequest:
         return _needed(key, self.nested(key))
 
     def choice(self, key: str, values: Collection[str], where: str = "") -> str:
-        """Return a required field that must have one of these values. `where` is its name in refusals."""
+        """Return a required field that must have one of these values. `where` is the name of the field in the error."""
         text = self.required(key)
         if text not in values:
             raise validation(
@@ -84,7 +84,7 @@ class OperationRequest:
         return text
 
     def place(self, kind: str, otherwise: str) -> str:
-        """Return the name after which a listing continues: from the page token if there is one, else `otherwise`."""
+        """Return the name after which a list continues: it is in NextToken if the request has one, else `otherwise`."""
         token = self.text("NextToken")
         return otherwise if token is None else str(unpacked(kind, token)[0])
 
@@ -109,8 +109,8 @@ class OperationRequest:
         return ref
 
     def account(self) -> str | None:
-        """Return the account that an ARN, an iterator or a page token in the request names. None: the
-        caller's account.
+        """Return the account that is named in an ARN, an iterator or a page token of the request. None: it is the
+        account of the caller.
         """
         for key in _ARNS:
             if isinstance(arn := self._fields.get(key), str) and (named := _ACCOUNT_OF_ARN.match(arn)):
@@ -121,6 +121,7 @@ class OperationRequest:
         return None
 
     def _get(self, key: str, kind: type | tuple[type, ...]) -> Any:
+        """Return a field, None if it is absent. Raises KinesisError if it has another type."""
         value = self._fields.get(key)
         if value is None:
             return None

@@ -1,4 +1,4 @@
-"""Puts records into the model: limits, the choice of the shard, and the JSON text in which records are read. Pure."""
+"""`store`: puts records into the model: checks limits, chooses the shard, and makes the JSON text of a record. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024
 PARTITION_KEY_CHARS_MAX = 256
 TAKEOVER_S = 5.0
-"""Within this time of a successful subscription a second call is refused; later it takes the subscription over."""
+"""For this long after a successful SubscribeToShard, a second call is refused. Later, it takes the subscription
+over.
+"""
 
 ITERATOR_LIFE_S = 300.0
 """Iterators and page tokens expire after five minutes."""
@@ -27,9 +29,10 @@ ITERATOR_LIFE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PutEntry:
-    """A record to put. `data_base64` is kept unchanged. `explicit_hash_key` replaces the hash of the partition key.
+    """A record to put. `data_base64` is kept unchanged. `explicit_hash_key` is used in place of the hash of the
+    partition key.
 
-    A stream that distributes records by itself needs no key, and ignores both.
+    A stream that chooses the shards of records itself needs neither key, and ignores both.
     """
 
     data_base64: str
@@ -43,7 +46,9 @@ class PutEntry:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Where a record was put. If `error` is set, it was refused with this code and text."""
+    """The shard and the sequence number of a record that was put. If `error` is set, the record was refused with this
+    code and text.
+    """
 
     shard_id: str = ""
     sequence: str = ""
@@ -73,6 +78,7 @@ def check_entries(stream: Stream, entries: Sequence[PutEntry]) -> list[int]:
 
 
 def _check_entry(stream: Stream, entry: PutEntry) -> int:
+    """Return the size of an entry in bytes. Raises KinesisError if it exceeds a limit or is malformed."""
     key = entry.partition_key
     if key is None and not stream.distributes:
         raise missing("partitionKey")
@@ -108,7 +114,9 @@ def shard_of(stream: Stream, entry: PutEntry) -> ShardState:
 
 
 def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, now: float) -> PutResult:
-    """Append a record to the shard. Arrival times in a shard never go back, even if `now` does."""
+    """Append a record to the shard. If `now` is before the arrival of the last record, that time is used instead, so
+    that arrival times never decrease.
+    """
     number = stream.sequencer.take(shard.index)
     arrival = max(now, shard.log.last_arrival)
     key = entry.partition_key
@@ -126,7 +134,7 @@ def hash_range_json(hash_range: HashRange) -> dict[str, str]:
 
 
 def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
-    """Return a page as GetRecords and SubscribeToShard show it. `place` is where the next page starts, under
+    """Return a page as JSON, for GetRecords and SubscribeToShard. `place`, the start of the next page, is its member
     `place_key`.
     """
     tail: dict[str, object] = {"MillisBehindLatest": page.millis_behind_latest}

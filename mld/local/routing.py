@@ -1,7 +1,8 @@
-"""Finds the service and operation of a request, and refuses requests for services that are not served. Pure.
+"""`identify`: finds the service and the operation of a request. Requests to services that are not served are refused.
+Pure.
 
-Requests to these services are a POST to ``/``, with the operation in a header or a form. Nothing else reaches moto, so
-its other services, its pages and its controls (``/moto-api``) cannot be reached.
+Requests to the served services are a POST to ``/``, with the operation in a header or a form. No other request is
+passed to moto, so moto's other services, its pages and its controls (``/moto-api``) cannot be reached.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ UNKNOWN_SERVICE = "UnknownServiceException"
 NAMES = "Kinesis, DynamoDB, DynamoDB Streams, CloudWatch, STS and Glue"
 FORM = "application/x-www-form-urlencoded"
 _ASKED_CHARACTERS_MAX = 200
-"""Longest quotation of the request in a refusal."""
+"""Most characters of a request that are quoted in a refusal."""
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
 class ServedService:
-    """A service. `name` is used in signatures, faults and the log. Requests name the service by the `prefix` of their
-    target header (JSON, CBOR) or by the `version` in their form.
+    """A service. `name` is its name in faults and in the log of calls. A request names the service by the `prefix` of
+    its target header (JSON, CBOR) or by the `version` in its form.
     """
 
     name: str
     prefix: str | None = None
     version: str | None = None
     backend: str | None = None
-    """moto's name of the service; None for those that we model ourselves."""
+    """moto's name for the service; None if we have a model of the service ourselves."""
 
     @property
     def is_ours(self) -> bool:
@@ -64,7 +65,7 @@ _BY_VERSION = {service.version: service for service in SERVED if service.version
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a request asks for."""
+    """The operation that a request asks for, with its service, account and region."""
 
     service: ServedService
     account: str
@@ -73,7 +74,7 @@ class Call:
 
 
 def identify(request: HttpRequest, accounts: Accounts) -> Call | None:
-    """Return the call that a request makes, in the region of its signature; None if no service of ours is meant."""
+    """Return the call that a request makes, in the region of its signature; None if it is to none of the services."""
     if (request.method, request.target) != ("POST", "/"):
         return None
     if target := request.headers.get("x-amz-target"):

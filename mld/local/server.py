@@ -1,4 +1,4 @@
-"""`mld local`: runs the embedded AWS in the foreground; for programs also as ``python -m mld.local.server``."""
+"""`mld local`: runs the embedded AWS in the foreground. Programs can start it by ``python -m mld.local.server``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIRST_STREAM = re.compile(
 
 
 class FirstStreamError(MldError):
-    """The text does not name a stream to create at the start; the message says what would."""
+    """The text does not name a stream to create at the start; the message shows the form that it must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ def first_stream(text: str) -> FirstStream:
 
 
 def usage_lines(endpoint: str, *, behind_proxy: bool = False) -> str:
-    """Return the text that a user pastes into a shell and into a properties file to use the server.
+    """Return the text that `mld local` prints: lines to paste into a shell and into a properties file.
 
-    The region is set twice, because boto3 reads only the second variable and other SDKs the first. A profile would
-    bring its own keys and endpoints, so it is unset. `behind_proxy`: the shell has a proxy for http, which cannot reach
-    the loopback interface of this machine.
+    The region is set twice, because boto3 reads only AWS_DEFAULT_REGION, and other SDKs AWS_REGION. A profile would
+    bring its own keys and endpoints, so it is unset. With `behind_proxy` there are lines that keep requests to the
+    server from the proxy for http that the shell has: a proxy cannot reach the loopback interface of this machine.
     """
     host = urlsplit(endpoint).hostname
     direct = f"  export no_proxy={host}${{no_proxy:+,$no_proxy}} NO_PROXY={host}${{NO_PROXY:+,$NO_PROXY}}\n"
@@ -98,12 +98,13 @@ def run_foreground(
     streams: Sequence[FirstStream] = (),
     as_json: bool = False,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit status 0.
+    """Run the server until SIGTERM or SIGINT, and return the exit status 0.
 
-    `port` 0 means any free one. Clients may also call by the names in `allow_hosts`. `streams` are created at the
-    start. Once the server listens, stdout gets the lines to paste, or with `as_json` one line of JSON: ``{"endpoint":
-    ..., "host": ..., "port": ..., "pid": ...}``. Raises NotReadyError without the extra `local`, OSError if the port is
-    taken, and KinesisError for two streams of one name in the same account and region.
+    With `port` 0 it takes any free port. Clients may also call it by the host names in `allow_hosts`. `streams` are
+    created at the start. When the server listens, it prints `usage_lines`, or with `as_json` one line of JSON:
+    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises NotReadyError if the extra `local` is not
+    installed, OSError if the port is taken, and KinesisError for two streams with one name in the same account and
+    region.
     """
     check_extra()
 

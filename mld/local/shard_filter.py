@@ -1,4 +1,4 @@
-"""Decides which shards a ListShards call returns, for each filter of the API (shards#listing-filter). Pure."""
+"""`matches`: decides whether ListShards returns a shard, for each filter of the API (shards#listing-filter). Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class ListFilter:
 
 
 def matches(shard: ShardState, wanted: ListFilter, horizon_s: float) -> bool:
-    """Return whether a shard within retention passes the filter.
+    """Return whether a shard that still has records within retention passes the filter.
 
-    `horizon_s` is the trim horizon: the end of retention, or the creation of the stream if that is later. An earlier
-    time counts as the horizon. AWS documents that for FROM_TIMESTAMP; we assume it for AT_TIMESTAMP.
+    `horizon_s` is the trim horizon: the time before which records are trimmed, or the creation of the stream if that is
+    later. If the time in a filter is before the horizon, the horizon is used. AWS documents that for FROM_TIMESTAMP; we
+    assume it for AT_TIMESTAMP.
     """
     match wanted.type:
         case FilterType.AT_LATEST:

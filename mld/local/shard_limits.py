@@ -1,7 +1,7 @@
-"""The throughput limits of a shard, as token buckets over passed-in time. Pure.
+"""`ShardLimits`: the throughput limits of a shard, as token buckets. Pure.
 
-Rule: retrieval#service-limits. They apply only if the model enforces them. Nothing waits or queues here: a call is
-allowed or refused.
+Rule: retrieval#service-limits. The limits are used only if the model enforces them. No call waits here: it is allowed
+or refused.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ READ_BYTES_PER_S = 2 * 1024 * 1024
 WRITE_BYTES_PER_S = 1024 * 1024
 WRITE_RECORDS_PER_S = 1000
 FULL_PAGE_PAUSE_S = 5.0
-"""After an answer of the full 10 MiB, calls within this time are refused."""
+"""For this long after an answer of the full 10 MiB, calls are refused."""
 
 
 class Bucket:
-    """A bucket that gains `rate` tokens a second, and holds at most those of one second."""
+    """A bucket that gains `rate` tokens a second, and holds at most `rate` tokens."""
 
     __slots__ = ("_at", "_level", "_rate")
 
@@ -33,16 +33,18 @@ class Bucket:
         return self._level
 
     def has(self, amount: float, now: float) -> bool:
-        """Return whether `amount` is available. If it exceeds the whole bucket, a full bucket is enough."""
+        """Return whether there are `amount` tokens. If that is more than the bucket can hold, a full bucket is
+        enough.
+        """
         return self.level(now) >= min(amount, self._rate)
 
     def take(self, amount: float) -> None:
-        """Take tokens, even below zero; later calls then wait longer."""
+        """Take tokens, even more than there are; then it takes longer until calls are allowed again."""
         self._level -= amount
 
 
 class ShardLimits:
-    """What one shard allows at the moment."""
+    """Decides which calls one shard allows."""
 
     __slots__ = ("_iterators", "_read_bytes", "_reads", "_refuse_until", "_write_bytes", "_write_records")
 
@@ -61,13 +63,16 @@ class ShardLimits:
         return True
 
     def admit_read(self, now: float) -> bool:
-        """Return whether a GetRecords call is allowed. Its bytes are passed to `spent` afterwards."""
+        """Count a GetRecords call, and return whether it is allowed. Call `spent` with the size of the answer after
+        it.
+        """
         if now < self._refuse_until or self._read_bytes.level(now) <= 0 or not self._reads.has(1, now):
             return False
         self._reads.take(1)
         return True
 
     def spent(self, size_bytes: int, now: float, *, full_page: bool) -> None:
+        """Count the bytes of an answer of GetRecords. `full_page` says that it had the full 10 MiB."""
         self._read_bytes.take(size_bytes)
         if full_page:
             self._refuse_until = now + FULL_PAGE_PAUSE_S

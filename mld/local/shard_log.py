@@ -1,6 +1,7 @@
-"""`ShardLog`: the records of a shard, in columns, so that a page takes two bisections and a slice. Pure.
+"""`ShardLog`: the records of a shard. Pure.
 
-The JSON text of a record is made once, when it is put. Reading joins these texts and never looks inside.
+Each field of the records is in a list of its own, so that two bisections and a slice find a page. The JSON text of a
+record is made once, when the record is put. Reading joins these texts and never parses them.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 _DROP_RECORDS_MIN = 1024
-"""Expired records are hidden at once, but freed only in lots of this size: freeing the head of a list moves all the
-rest."""
+"""Expired records are hidden at once, but removed from the lists only if there are this many, because removing the head
+of a list moves all the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """Consecutive records: their texts, and the sequence number of the last one (None without records).
+    """Consecutive records: their texts (`fragments`), and the sequence number of the last one (None: no records).
 
-    `more`: others follow. `cut_by_size`: only the limit of bytes has kept them out. If others follow, `seen_s` is the
-    arrival of the last record, or of the next one if there is none.
+    `more` says that other records follow, and `cut_by_size` that these were left out only because of the limit of
+    bytes. If others follow, `seen_s` is the arrival time of the last record in the span, or of the next record if the
+    span is empty.
     """
 
     fragments: list[bytes]
@@ -30,7 +32,7 @@ class LogSpan:
 
 
 class ShardLog:
-    """The records; new ones are appended, old ones trimmed."""
+    """The records of a shard. New records are appended, old ones trimmed."""
 
     __slots__ = ("_arrivals", "_base_bytes", "_first", "_fragments", "_numbers", "_totals", "trimmed_through")
 
@@ -46,7 +48,7 @@ class ShardLog:
 
     @property
     def last_arrival(self) -> float:
-        """Arrival of the newest record in epoch seconds; minus infinity if there is none."""
+        """Arrival time of the newest record in epoch seconds; minus infinity if the log has no records."""
         return self._arrivals[-1] if self._arrivals else float("-inf")
 
     def append(self, number: int, arrival: float, size_bytes: int, fragment: bytes) -> None:
@@ -57,7 +59,9 @@ class ShardLog:
         self._fragments.append(fragment)
 
     def trim(self, horizon: float) -> None:
-        """Hide the records that arrived before `horizon`; their memory is freed in lots."""
+        """Hide the records that arrived before `horizon`. They are removed from memory when there are enough of
+        them.
+        """
         self._first = bisect_left(self._arrivals, horizon)
         if not self._first:
             return
@@ -70,7 +74,9 @@ class ShardLog:
         self._first = 0
 
     def span(self, position: int, *, limit: int, bytes_max: int) -> LogSpan:
-        """Return the records from number `position` on, within the limits, but at least one if there is any."""
+        """Return the records from sequence number `position` on, within the limits, but at least one if there is
+        any.
+        """
         start = max(self._first, bisect_left(self._numbers, position))
         wanted = min(len(self._numbers), start + limit)
         before = self._totals[start - 1] if start else self._base_bytes
@@ -87,6 +93,6 @@ class ShardLog:
         )
 
     def number_at_time(self, timestamp: float) -> int | None:
-        """Return the number of the first record that arrived at `timestamp` or later; None if there is none."""
+        """Return the sequence number of the first record that arrived at `timestamp` or later; None: no record did."""
         index = bisect_left(self._arrivals, timestamp)
         return self._numbers[index] if index < len(self._numbers) else None

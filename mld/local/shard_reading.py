@@ -1,4 +1,4 @@
-"""Reads the records of a shard of the model: where a starting point is, and what a page holds. Pure.
+"""`start_position`, `read_page`: find a starting point in a shard of the model, and read a page from there. Pure.
 
 Rule: retrieval#starting-point. A *position* in the model is the lowest sequence number to deliver. Reading never
 decodes the data of a record.
@@ -18,8 +18,8 @@ PAGE_BYTES_MAX = 10 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """One page. `position` is where the next page starts; None at the end of a closed shard, and only there `children`
-    is set.
+    """One page. `position` is that of the next page. At the end of a closed shard it is None, and `children` are the
+    shard's children; otherwise `children` is empty.
     """
 
     span: LogSpan
@@ -29,9 +29,9 @@ class LogPage:
 
 
 def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
-    """Return the position of a start for GetShardIterator or SubscribeToShard.
+    """Return the position of a starting point, for GetShardIterator and SubscribeToShard.
 
-    Raises InvalidArgument for a number that does not belong to the shard, and for a time in the future.
+    Raises InvalidArgument for a sequence number that does not belong to the shard, and for a time in the future.
     """
     match start.type:
         case IteratorType.TRIM_HORIZON:
@@ -59,6 +59,7 @@ def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | No
 
 
 def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
+    """Return the sequence number in a request, which has to belong to this shard. Raises InvalidArgument."""
     if text is None:
         raise invalid("Must specify startingSequenceNumber parameter for this iterator type.")
     number = int(text)
@@ -74,7 +75,9 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
 def read_page(
     stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
 ) -> LogPage:
-    """Return the records from `position` on, within `limit` and `bytes_max`, but at least one if there is any."""
+    """Return a page: the records from `position` on, within `limit` and `bytes_max`, but at least one if there is
+    any.
+    """
     shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, limit=limit, bytes_max=bytes_max)
     ended = not span.more and not shard.is_open

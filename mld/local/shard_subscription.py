@@ -1,7 +1,8 @@
-"""`ShardSubscription`: a subscription of enhanced fan-out, which is asked for its next event. Pure.
+"""`ShardSubscription`: a subscription of enhanced fan-out. It decides what is to be sent, and when. Pure.
 
-Rule: retrieval#service-limits. Its owner calls `next_step(now)` when the shard got records, at the time of the last
-`Idle`, and after each event. The subscription itself never waits.
+Rule: retrieval#service-limits. The subscription itself never waits. The server calls `next_step(now)` at the beginning
+and after each event. If the result is `Idle`, the server calls it again when the shard has changed, or at the time in
+`Idle`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Find = Callable[[float], tuple[Stream, ShardState]]
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEvent:
-    """A SubscribeToShardEvent. `continuation` None: the shard has ended, and the answer ends after this event."""
+    """A SubscribeToShardEvent. If `continuation` is None, the shard has ended, and the answer ends after this event."""
 
     page: LogPage
     continuation: str | None
@@ -32,14 +33,14 @@ class SubscriptionEvent:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to send until `until_s`, unless the shard changes."""
+    """There is nothing to send until `until_s` (epoch seconds), unless the shard changes before."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer ends. If there is an `error`, it is sent before as an exception event."""
+    """The answer ends. If there is an `error`, it is sent as an exception event before the end."""
 
     error: KinesisError | None = None
 
@@ -48,8 +49,8 @@ Step = SubscriptionEvent | Idle | Finished
 
 
 class ShardSubscription:
-    """A subscription. `find` looks up stream and shard again, because either may vanish; then it raises
-    KinesisError.
+    """A subscription. `find` is called at each step to look up the stream and the shard, because either may have been
+    deleted; it raises KinesisError then.
     """
 
     def __init__(self, find: Find, position: int, now: float, *, enforce: bool) -> None:
@@ -67,12 +68,12 @@ class ShardSubscription:
         return self.stopped is None
 
     def stop(self, error: KinesisError | None = None) -> None:
-        """End the subscription: the client left, another subscriber took over, or the consumer was deregistered."""
+        """End the subscription, for example because its client has left or a new subscription has taken over."""
         if self.stopped is None:
             self.stopped = Finished(error)
 
     def next_step(self, now: float) -> Step:
-        """Return the next event, how long to wait for one, or the end."""
+        """Return the next event to send, or until when to wait for one, or that the answer ends."""
         if self.stopped is None and now - self.started_s >= LIFE_S:
             self.stop()
         if self.stopped is not None:
@@ -90,12 +91,14 @@ class ShardSubscription:
         return self._send(stream, shard, page, now)
 
     def _send(self, stream: Stream, shard: ShardState, page: LogPage, now: float) -> SubscriptionEvent:
+        """Return the event for a page, and move the subscription past the page."""
         self._heartbeat_s = now + HEARTBEAT_S
         self._paced_until_s = max(self._paced_until_s, now) + page.span.size_bytes / READ_BYTES_PER_S
         if page.position is None:
             self.stop()
             return SubscriptionEvent(page, None)
-        # At the tip the continuation is the tip of the stream, which moves on even if this shard gets no records.
+        # At the tip of the shard, the continuation is the highest number of the stream, which increases even if this
+        # shard gets no records.
         at_tip = not page.span.more and shard.is_open
         number = stream.sequencer.tip(shard.index) if at_tip else page.span.last or self._position - 1
         self._position = number + 1

@@ -1,13 +1,13 @@
-"""`Stream`: one stream of the model and its shards. Pure.
+"""`Stream`: one stream of the model, with its shards. Pure.
 
-The state follows from times: a stream is CREATING until `active_s`, UPDATING until `updated_s`, and, once `gone_s` is
-set, DELETING until then. Changes of shards take effect at once; the state only shows them for a while.
+The status of a stream follows from times: it is CREATING until `active_s`, UPDATING until `updated_s`, and, if `gone_s`
+is set, DELETING until `gone_s`. A split or merge takes effect at once, although the status is UPDATING for a while.
 
-Sequence numbers have 56 digits, rise over a whole stream, and contain their shard. From the top they consist of: the
-version 2 at bit 184; the milliseconds of the stream's last change of shards at bit 128; a counter of all numbers of the
-stream at bit 40; and the index of the shard below. The first two never fall, and the counter always rises. So the first
-number of a child is above the last one of its parent, and a stream that is deleted and made again has higher numbers
-than before.
+Sequence numbers have 56 digits, and increase over a whole stream. From the highest bits to the lowest, a number
+consists of the version 2 (from bit 184), the time of the stream's last split or merge in milliseconds (from bit 128), a
+counter of all numbers of the stream (from bit 40), and the index of the shard. Version and time never decrease, and the
+counter always increases. So the first number of a child is higher than the last number of its parent, and a stream that
+is deleted and created again has higher numbers than before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETENTION_H_MAX = 8760
 ON_DEMAND_SHARDS = 4
 DEFAULT_RECORD_KIB = 1024
 _RESHARD_STEP_S = 0.001
-"""Two changes of shards are at least this far apart in the history of a stream, so that filters can tell them apart."""
+"""Two splits or merges of a stream are at least this far apart in time, so that filters by time can tell them apart."""
 
 
 def shard_id(index: int) -> str:
@@ -111,7 +111,7 @@ class ShardState:
 
 
 def index_of_number(number: int) -> int | None:
-    """Return the index of the shard that a sequence number belongs to; None if the number is not ours."""
+    """Return the index of the shard to which a sequence number belongs; None if the number was not made here."""
     return number & _INDEX_MASK if number >> _VERSION_BIT == _VERSION else None
 
 
@@ -125,7 +125,7 @@ class Sequencer:
         self._counter = 0
 
     def start_epoch(self, epoch_ms: int) -> None:
-        """Note that shards change at this time. A time before the last change is ignored."""
+        """Note a split or merge at this time. A time before the last one is ignored."""
         self._epoch_ms = max(self._epoch_ms, epoch_ms)
 
     def take(self, index: int) -> int:
@@ -134,12 +134,14 @@ class Sequencer:
         return self.tip(index)
 
     def tip(self, index: int) -> int:
-        """Return a number of this shard that is below all later ones, and not below any earlier one."""
+        """Return a number for this shard: below all later numbers of the stream, and at least as high as the shard's
+        earlier ones.
+        """
         return _VERSION << _VERSION_BIT | self._epoch_ms << _EPOCH_BIT | self._counter << _COUNTER_BIT | index
 
 
 def uniform_ranges(count: int) -> list[HashRange]:
-    """Split the hash keys into `count` ranges of equal width; the last one gets the remainder."""
+    """Split the range of all hash keys into `count` ranges of equal width; the last one also gets the remainder."""
     width = (HASH_KEY_MAX + 1) // count
     starts = [i * width for i in range(count)]
     return [HashRange(s, e) for s, e in zip(starts, [s - 1 for s in starts[1:]] + [HASH_KEY_MAX], strict=True)]
@@ -147,8 +149,8 @@ def uniform_ranges(count: int) -> list[HashRange]:
 
 @dataclass(slots=True)
 class Consumer:
-    """A registered consumer of enhanced fan-out: CREATING until `active_s`, and, once `gone_s` is set, DELETING until
-    then.
+    """A registered consumer of enhanced fan-out. It is CREATING until `active_s`, and, if `gone_s` is set, DELETING
+    until `gone_s`.
     """
 
     name: str
@@ -168,7 +170,7 @@ class Consumer:
 
 
 class Stream:
-    """A stream of the model, which may be changed."""
+    """A stream of the model. Attributes such as `retention_h` may be set from outside."""
 
     def __init__(self, name: str, arn: str, now: float, *, shard_count: int, on_demand: bool, active_s: float) -> None:
         self.name = name
@@ -216,15 +218,16 @@ class Stream:
         return None if index is None else self.shards.get(index)
 
     def shard_for(self, hash_key: int) -> ShardState:
+        """Return the open shard whose range contains a hash key."""
         return self._open[bisect_right(self._starts, hash_key) - 1]
 
     def next_shard(self) -> ShardState:
-        """Return the shard that gets the next record of a stream that distributes by itself."""
+        """Return the shard that gets the next record, for a stream that chooses shards itself. All take turns."""
         self._turn += 1
         return self._open[self._turn % len(self._open)]
 
     def split(self, shard: ShardState, new_start: int, now: float) -> None:
-        """Close the shard. `new_start` is the first hash key of the upper child."""
+        """Close the shard, and make two children. `new_start` is the first hash key of the upper child."""
         _require_open(shard)
         low, high = shard.hash_range.start, shard.hash_range.end
         if not low < new_start <= high:
@@ -236,7 +239,7 @@ class Stream:
         self._replace((shard,), [HashRange(low, new_start - 1), HashRange(new_start, high)], now)
 
     def merge(self, shard: ShardState, adjacent: ShardState, now: float) -> None:
-        """Close both shards, whose ranges must touch; one child covers both ranges."""
+        """Close both shards, whose ranges must be adjacent, and make one child for both ranges."""
         _require_open(shard)
         _require_open(adjacent)
         lower, upper = sorted((shard.hash_range, adjacent.hash_range), key=lambda r: r.start)
@@ -248,7 +251,9 @@ class Stream:
         self._replace((shard, adjacent), [HashRange(lower.start, upper.end)], now)
 
     def scale(self, target: int, now: float) -> None:
-        """Reach `target` uniform shards: split at each new border, then merge the shards within each new range."""
+        """Make `target` shards of equal width: split at each new border, then merge the shards within each new
+        range.
+        """
         wanted = uniform_ranges(target)
         for border in (r.start for r in wanted[1:]):
             holder = self.shard_for(border)
@@ -259,7 +264,7 @@ class Stream:
                 self.merge(left, self.shard_for(left.hash_range.end + 1), now)
 
     def _replace(self, parents: tuple[ShardState, ...], ranges: list[HashRange], now: float) -> None:
-        """Close `parents` and open one shard for each range; together the ranges are those of the parents."""
+        """Close `parents`, and open a shard for each range. The ranges cover the same hash keys as the parents."""
         at = now if self._next_index == 0 else max(now, self._changed_s + _RESHARD_STEP_S)
         self._changed_s = at
         self.sequencer.start_epoch(round(at * 1000))
@@ -282,11 +287,11 @@ class Stream:
     # --- retention ---------------------------------------------------------------------------------------------------
 
     def horizon_s(self, now: float) -> float:
-        """Return the trim horizon: older records cannot be read."""
+        """Return the trim horizon (epoch seconds): records that arrived before it cannot be read."""
         return now - self.retention_h * 3600.0
 
     def drop_expired_shards(self, now: float) -> None:
-        """Remove shards that were closed before the trim horizon; all their records are older."""
+        """Remove the shards that were closed before the trim horizon, because all their records are trimmed."""
         horizon = self.horizon_s(now)
         while self._closed and self._closed[0][0] < horizon:
             del self.shards[self._closed.popleft()[1]]
@@ -298,5 +303,5 @@ def _require_open(shard: ShardState) -> None:
 
 
 def hash_of(partition_key: str) -> int:
-    """Return the hash key of a partition key: its MD5 as a 128-bit number. This has nothing to do with security."""
+    """Return the hash key of a partition key: its MD5 as a 128-bit number, as in Kinesis."""
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")

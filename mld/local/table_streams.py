@@ -1,6 +1,6 @@
 """`TableStreams`: the streams of all DynamoDB tables, in all accounts and regions. Pure.
 
-Limits of throughput are enforced only on request (`enforce`).
+Limits of throughput are enforced only if `enforce` is set.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from mld.local.shard_limits import Bucket
 class TableStreams:
     """All streams. `enforce` and `stretch_pages` may be changed at any time.
 
-    Before each page with records, and before the end of a shard, `stretch_pages` pages without records are answered.
-    The real service does so for the parts of a shard in which nothing happened.
+    Before each page with records, and before the last page of a closed shard, GetRecords returns `stretch_pages` pages
+    without records. The real service returns such pages for the parts of a shard in which no items changed.
     """
 
     def __init__(self, *, enforce: bool = False) -> None:
@@ -59,7 +59,7 @@ class TableStreams:
         return max(found, key=lambda stream: stream.created_s)
 
     def admit(self, bucket: Bucket, what: str, now: float) -> None:
-        """Count one call. Raises LimitExceeded if limits are enforced and this one is reached."""
+        """Count one call. Raises LimitExceeded if limits are enforced and `bucket` is empty. `what` names the call."""
         if not self.enforce:
             return
         if not bucket.has(1, now):

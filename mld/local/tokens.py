@@ -1,4 +1,4 @@
-"""Opaque tokens of the model: shard iterators, and page tokens that clients send back unread. Pure."""
+"""`pack`, `unpack`: make and read opaque tokens: shard iterators, and the page tokens of lists. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SHARD_ITERATOR, SHARDS_TOKEN = "I", "S"
 def pack(kind: str, *fields: object) -> str:
     """Return a token: base64 of a checksum and of the fields as JSON.
 
-    The fields describe the place completely, so the model remembers nothing. They include the creation time of the
-    stream: if the stream is deleted and made again, it refuses old tokens.
+    The fields describe the place in a shard or list completely, so the model need not remember tokens. They include the
+    creation time of the stream, so that old tokens are refused if the stream is deleted and created again.
     """
     body = json.dumps([kind, *fields]).encode()
     return base64.b64encode(zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body).decode()
 
 
 def unpack(kind: str, text: str) -> list[Any] | None:
-    """Return the fields of a token of this kind; None if we did not make it."""
+    """Return the fields of a token of this kind; None if it is not one that `pack` made."""
     try:
         raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
         checksum, body = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
@@ -37,7 +37,7 @@ def unpack(kind: str, text: str) -> list[Any] | None:
 
 
 def unpacked(kind: str, text: str, refusal: str = "NextToken is invalid.") -> list[Any]:
-    """Return the fields of a token of this kind. Raises KinesisError with the text `refusal` if we did not make it."""
+    """Return the fields of a token of this kind. Raises KinesisError with the text `refusal` for any other text."""
     fields = unpack(kind, text)
     if fields is None:
         raise invalid(refusal)
@@ -45,8 +45,8 @@ def unpacked(kind: str, text: str, refusal: str = "NextToken is invalid.") -> li
 
 
 class ShardIterator(NamedTuple):
-    """The fields of an iterator. `position` is the lowest sequence number to deliver, `issued_s` the epoch seconds of
-    its making.
+    """The fields of an iterator. `position` is the lowest sequence number to deliver, `issued_s` the time when the
+    iterator was made (epoch seconds).
     """
 
     account: str
@@ -58,7 +58,7 @@ class ShardIterator(NamedTuple):
 
 
 def decode_iterator(text: str) -> ShardIterator:
-    """Decode an iterator. Raises KinesisError if we did not make it."""
+    """Decode an iterator. Raises KinesisError for any other text."""
     return ShardIterator(*unpacked(SHARD_ITERATOR, text, "Invalid ShardIterator."))
 
 
