@@ -156,7 +156,7 @@ def _check_number(line: KeyLine, value: object) -> Checked:
 
 
 def range_text(key: Key) -> str:
-    """Return the bounds of a number in words; empty if there are none."""
+    """Return the bounds of a number in words; an empty text if it has no bounds."""
     if key.minimum is not None and key.maximum is not None:
         return f"{key.minimum:g} to {key.maximum:.0f}"
     return f"at least {key.minimum:g}" if key.minimum is not None else ""
@@ -168,6 +168,7 @@ def default_text(key: Key) -> str:
 
 
 def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
+    """Warn of names that are not dimensions."""
     assert isinstance(value, tuple)
     unknown = [name for name in value if name not in _DIMENSIONS]
     if not unknown:
@@ -177,6 +178,7 @@ def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
 
 
 def _remark_on_effect(line: KeyLine) -> list[Remark]:
+    """Remark that a key has no effect, or is not supported."""
     key = line.key
     match key.effect:
         case Effect.NONE:

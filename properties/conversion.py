@@ -84,6 +84,7 @@ def convert(key: Key, text: str) -> object:
 
 
 def _choice(text: str, choices: type[Enum]) -> Enum:
+    """Return the choice that a word names, in upper or lower case. Raises BadValue."""
     for choice in choices:
         if str(choice.value).lower() == text.lower():
             return choice

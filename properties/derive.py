@@ -234,8 +234,8 @@ def _initial_position(derivation: Derivation) -> None:
 
 
 def _streams(derivation: Derivation) -> None:
-    """Make the settings of the streams in the list (configuration#several-streams). Refuse keys that need a list if
-    there is none, and keys that cannot be used with a list.
+    """Make the settings of the streams in the list (configuration#several-streams). Without a list, refuse keys that
+    need one; with a list, refuse keys that cannot be used with it.
     """
     given, values, say = derivation.given, derivation.values, derivation.say
     if not derivation.is_multi_stream:
@@ -268,6 +268,7 @@ def _streams(derivation: Derivation) -> None:
 
 
 def _leases(derivation: Derivation) -> None:
+    """Set the interval of the leader's assignment, if it is not given, to twice the lease duration."""
     if derivation.values["fleet.assignment_interval_s"] is None:
         failover = derivation.values["leases.duration_s"]
         assert isinstance(failover, int)
@@ -396,8 +397,8 @@ def _notify(derivation: Derivation) -> None:
 
 
 def _metrics(derivation: Derivation) -> None:
-    """Choose where metrics go (metrics#outputs): to CloudWatch, as with Java, unless the endpoints are those of a
-    stand-in for AWS.
+    """Choose where metrics go (metrics#outputs): to CloudWatch, as with Java, unless the endpoints belong to a stand-in
+    for AWS.
     """
     values, say = derivation.values, derivation.say
     if _METRICS_KEY not in derivation.given:
@@ -433,7 +434,7 @@ def _default_metrics(derivation: Derivation) -> None:
 
 
 def _processes(derivation: Derivation) -> None:
-    """Refuse, if several workers share the file, settings of which there can be only one."""
+    """Refuse settings that several workers with the same file cannot share, such as one socket or one Spark session."""
     if derivation.values["processes"] == 1:
         return
     if derivation.values["serving.control_socket"] not in (None, SOCKET_OFF):

@@ -6,8 +6,8 @@ values.
 
 How a file is read: natural lines end at LF, CR or CR LF. A natural line that ends in an odd number of backslashes is
 continued by the next one: the last backslash and the next line's leading blanks are removed. The result is a logical
-line; its key ends at the first unescaped `=`, `:` or blank. (The package javaproperties is not used: it takes `#` after
-an empty continued line for data, where Java sees a comment, and it does not report line numbers.)
+line; its key ends at the first unescaped `=`, `:` or blank. (The package javaproperties is not used here: it takes `#`
+after an empty continued line for data, where Java sees a comment, and it does not report line numbers.)
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _entry(text: str, line: int) -> FileEntry:
+    """Split a logical line into its key and value. Raises GrammarError."""
     key = _KEY.match(text)
     assert key is not None  # the pattern matches the empty string
     separator = _SEPARATOR.match(text, key.end())
@@ -99,6 +100,7 @@ def _entry(text: str, line: int) -> FileEntry:
 
 
 def _unescape(text: str) -> str:
+    """Replace the escapes in a text. Raises ValueError for a malformed `\\u`."""
     if "\\" not in text:
         return text
     # Java's characters are UTF-16 units: two escapes may make one character outside the basic plane.

@@ -234,7 +234,7 @@ def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
 def load_some(
     path: str | Path, names: Sequence[str], overrides: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> dict[str, object]:
-    """Return the values of those of the keys `names` that are given.
+    """Return the values of the keys in `names`, without keys that are not given.
 
     Use this for commands that need only a few keys, and that may run without the environment to which the rest of the
     file refers. Raises ConfigurationError with the problems of these keys, or of the file.

@@ -123,7 +123,7 @@ class DeadLetterKind(Enum):
 class DeadLetter:
     """The place of `mld.deadLetter`: `name` is a path, a bucket (with the `prefix` of its keys), an ARN or a URL.
 
-    `region` is the region in the ARN or URL; None if there is none: then it is the region of Kinesis.
+    `region` is the region in the ARN or URL. It is None if they name no region; then the region of Kinesis is used.
     """
 
     kind: DeadLetterKind

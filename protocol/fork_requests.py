@@ -22,8 +22,8 @@ OF_SHARD = frozenset({
     b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"MLD_ANCESTOR_SHARD_IDS", b"MLD_CHILD_NUMBER", b"MLD_CHILDREN_PER_SHARD",
     b"PWD", b"OLDPWD", b"SHLVL", b"_",
 })  # fmt: skip
-"""Environment variables that may always differ between the children of one server: those about the shard, and those
-that shells set."""
+"""Environment variables that may always differ between the children of one server: variables about the shard, and
+variables that shells set."""
 STREAM_ID = b"MLD_STREAM_ID"
 OF_STREAM = frozenset({STREAM_ID, b"MLD_STREAM_NAME", b"MLD_STREAM_ARN", b"MLD_STREAM_CREATED"})
 """Environment variables that may also differ if the application reads several streams; in that case `STREAM_ID` is set.
@@ -78,6 +78,7 @@ class Request:
     def of(
         cls, cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes], *, own_group: bool
     ) -> Request:
+        """Make the request for a child with this working directory, these arguments and this environment."""
         own = per_child(environment)
         variables = [(name, value) for name, value in environment.items() if name in own]
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)

@@ -31,8 +31,8 @@ class MeetingError(Exception):
 
 
 def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Return the directories to try for sockets and locks, in this order: that of the systemd service, that of the
-    login session, those for temporary files.
+    """Return the directories to try for sockets and locks, in this order: the directory of the systemd service, that of
+    the login session, the directories for temporary files.
     """
     service = environment.get(b"RUNTIME_DIRECTORY", b"").partition(b":")[0]
     private = [_text(place) for place in (service, environment.get(b"XDG_RUNTIME_DIR", b"")) if place]
@@ -109,6 +109,7 @@ def is_ours_alone(path: str) -> bool:
 
 
 def _make(path: str) -> str:
+    """Create a directory for this user alone, or use it if it exists; return its path. Raises MeetingError."""
     try:
         posix.mkdir(path, 0o700)
     except FileExistsError:

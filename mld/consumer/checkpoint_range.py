@@ -99,6 +99,7 @@ class CheckpointRange:
         return replace(self, last=position)
 
     def _was_given(self, position: Position) -> bool:
+        """Return whether a position is within the records that the child was given and has not checkpointed yet."""
         if position.is_sentinel:
             return position == self.largest
         end = self.end_sequence or self.largest

@@ -128,6 +128,7 @@ class PipeHost:
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the command as a process of its own. Raises ChildStartError."""
     try:
         return _popen(command, environment)
     except OSError as error:
@@ -346,7 +347,7 @@ class PipeChild:
         return True
 
     def _log_unread(self) -> None:
-        """Log the lines of stdout that nobody has read, at level DEBUG."""
+        """Log the lines of stdout that `read_line` has not returned, at level DEBUG."""
         lines = self.take_unread()
         if not log.isEnabledFor(logging.DEBUG):
             return
@@ -374,6 +375,7 @@ class PipeChild:
         return f"{self.description} exited with status {code}"
 
     def _close(self) -> None:
+        """Close the pipes and stop watching the process. If the process has exited, report that to the host."""
         if self._eof_timer is not None:
             self._eof_timer.cancel()
         if self._exit_watch is not None:
@@ -435,7 +437,7 @@ class PipeChild:
             otherwise()
 
     def _end_group(self) -> None:
-        """Ask grandchildren in the process group to end; if there are none, close the outputs."""
+        """Ask the grandchildren in the process group to end. If the group is empty, close the outputs."""
         if self._signal_group(signal.SIGTERM):
             self._let_outputs_end(self._kill_group)
         else:

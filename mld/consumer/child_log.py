@@ -61,8 +61,8 @@ _TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """One event that a child printed: its level as in `logging`, its message, and its fields, none of which has the
-    name of one of ours.
+    """One event that a child printed: its level as in `logging`, its message, and its fields. No field has the name of
+    one of the daemon's own fields.
     """
 
     level: int
@@ -84,6 +84,7 @@ def event_of(line: str, *, as_fields: bool) -> ChildEvent:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
+    """Return a line as a JSON object; None if it is not one."""
     try:
         value = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
@@ -92,6 +93,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _event(value: dict[str, Any]) -> ChildEvent:
+    """Return the event in a JSON object that a child printed."""
     level, level_name = _level(value)
     message_name = next((name for name in _MESSAGES if isinstance(value.get(name), str)), None)
     message = NO_MESSAGE if message_name is None else value[message_name]

@@ -115,6 +115,7 @@ class ShardConsumer:
             self._processor.adjust(settings)
 
     async def run(self) -> None:
+        """Perform the activity of each state until the consumer is finished."""
         try:
             while self.state is not ConsumerState.FINISHED:
                 outcome = await PERFORM[self.state](self)
@@ -244,6 +245,7 @@ class ShardConsumer:
         )
 
     async def _spawn(self, address: ShardAddress) -> ChildProcess:
+        """Start one child, and log how long that took."""
         started_at = self._parts.clock.monotonic()
         child = await contained(self._parts.host.start(address), "starting a child", self.key)
         took_ms = millis_since(self._parts.clock, started_at)
@@ -387,9 +389,7 @@ class ShardConsumer:
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
 
     def _note_answered(self, position: Position) -> None:
-        """Note that everything up to `position` is answered. If the shard was failing, it may thereby have
-        recovered.
-        """
+        """Note that everything up to `position` is answered. If the shard was failing, note if it has recovered."""
         if self._failures.caught_up(position, self._checkpoints.range.last):
             self.part.recovered()
 

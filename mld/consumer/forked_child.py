@@ -106,7 +106,9 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
-    """Return a connection to the running fork server for such requests; None if there is none of this user."""
+    """Return a connection to the fork server of this user that runs and can answer such requests; None if there is no
+    such server.
+    """
     owner = fork_requests.process_identity(os.getpid())
     directory = owner and meeting.find(fork_requests.PROGRAM, owner, places, fork_requests.NAME_BYTES_MAX)
     if directory is None:

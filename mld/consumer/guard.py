@@ -57,12 +57,12 @@ class ChildGuard:
         self._is_reported = False
 
     def watch(self, group: int) -> None:
-        """Have this process group ended when the daemon is gone."""
+        """Tell the shell to end this process group when the daemon is gone."""
         self._groups.add(group)
         self._tell(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
-        """Note that this process group has ended."""
+        """Tell the shell that this process group has ended."""
         self._groups.discard(group)
         self._tell(f"- {group}\n")
 

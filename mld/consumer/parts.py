@@ -116,8 +116,8 @@ async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
 
 
 def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
-    """Return fields for a warning that describe the page that a child works on. They count Kinesis records, the first
-    of which the child may have been given before.
+    """Return fields for a warning that describe the page that a child works on. They count Kinesis records; the child
+    may have been given the first of these before.
     """
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 

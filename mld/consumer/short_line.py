@@ -28,6 +28,7 @@ class ShortLine:
         """How many bytes of the present payload were fed so far; None between payloads."""
 
     def feed(self, piece: bytes) -> None:
+        """Take the next piece of the line: keep what is shown of it, and count its records."""
         self.size += len(piece)
         rest = self._rest + piece
         while self.records <= RECORDS_SHOWN:

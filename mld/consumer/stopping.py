@@ -24,6 +24,9 @@ class Stopping:
         self._interruption: Interruption | None = None
 
     def ask(self, stop: StopReason) -> None:
+        """Ask the consumer to stop, which ends its present wait. A reason that is not stronger than the present one is
+        ignored.
+        """
         if self.stop is None or stop > self.stop:
             self.stop = stop
             if self._interruption is not None:

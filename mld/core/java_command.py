@@ -40,6 +40,7 @@ def why_no_option(words: Iterable[str], refused: str) -> str | None:
 
 
 def _remark_on(word: str) -> str | None:
+    """Return a sentence that says what to do about one option of Java; None if the word is no such option."""
     name = word.partition("=")[0]
     if name in _JARS:
         return f"{name} is an option of Java, and mld has no jars: leave it out, and the name of the class; {_WHOLE}"

@@ -67,7 +67,7 @@ class Stillness(Generic[K, V]):
         self.keep(values)
 
     def begin(self, key: K, value: V, since: float) -> None:
-        """Count this value as unchanged since `since`, and as not moved, whatever was seen before."""
+        """Store a value of a key as unchanged since `since`, and as if no other value had been seen before."""
         self._seen[key] = _Seen(value, since, False)
 
     def since(self, key: K) -> float:

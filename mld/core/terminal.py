@@ -66,7 +66,7 @@ def properties_file(command: F) -> F:
 
 
 def chosen_file(option_file: str | None, argument_file: str | None) -> str:
-    """Return the given file, or the file of `MLD_PROPERTIES`. Raises click.UsageError if there is none."""
+    """Return the given file, or the file that `MLD_PROPERTIES` names. Raises click.UsageError if no file is given."""
     if option_file and argument_file:
         say(f"both -p {option_file} and {argument_file} are given; -p is used")
     chosen = option_file or argument_file or os.environ.get(FILE_VARIABLE)

@@ -121,6 +121,7 @@ class LazyTimer:
             timer.cancel()
 
     def _look(self) -> None:
+        """Call `on_due` if the running wait takes too long; otherwise set the timer for the end of that wait."""
         timer, self._timer = self._timer, None
         if self._due_s is None or timer is None:
             return

@@ -1,4 +1,4 @@
-"""Makes the id of a worker from the host's name, and names the host and process in the worker's reports and events."""
+"""Makes the id of a worker from the host's name, and returns the host and process that its reports and events name."""
 
 from __future__ import annotations
 

@@ -95,6 +95,7 @@ class LeaseDiscovery:
     # --- what to look at ----------------------------------------------------------------------------------------------
 
     async def _list_forever(self) -> None:
+        """Look up our leases in the index, again and again: when that is due, or earlier when woken."""
         while True:
             self._list_due.clear()
             await self._list()
@@ -128,6 +129,7 @@ class LeaseDiscovery:
         self._enqueue(key for key in keys if not self.keeper.has(key) and key not in self._pending)
 
     async def _poll_pending_forever(self) -> None:
+        """Have each row read again when it is due whose previous owner is still finishing."""
         while True:
             self._pending_changed.clear()
             now = self.clock.monotonic()
@@ -144,6 +146,7 @@ class LeaseDiscovery:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def _look_forever(self) -> None:
+        """Read waiting rows one after the other."""
         while True:
             while not self._waiting:
                 self._has_waiting.clear()

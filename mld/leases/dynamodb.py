@@ -157,6 +157,7 @@ class DynamoLeaseTable:
         self._corrupt_reported = reported if is_whole else self._corrupt_reported | reported
 
     async def _scan_segment(self, params: dict[str, Any], found: _Found) -> None:
+        """Read the table, or one segment of it, by a scan, and add the rows to `found`."""
         is_first = True
         async for page in self._calls.pages("Scan", params):
             self._had_many_pages |= not is_first
@@ -273,6 +274,7 @@ class _Found:
     """Whether any lease has the mark of mld 0.2, see `rows.HEARTBEAT`."""
 
     def note(self, row: Row) -> None:
+        """Add a row, as a lease, as a corrupt row or as another row."""
         try:
             lease = rows.parse_row(row)
         except CorruptRowError as error:
@@ -300,6 +302,7 @@ async def _with_heartbeats(found: _Found) -> list[Lease]:
 
 
 async def _parse_page(page: Sequence[Row], found: _Found) -> None:
+    """Add the rows of a page; other tasks run in between."""
     for start in range(0, len(page), ROWS_PER_SLICE):
         for row in page[start : start + ROWS_PER_SLICE]:
             found.note(row)

@@ -276,6 +276,7 @@ class LeaseKeeper:
         return None
 
     def _checkpoint_of(self, holding: Holding, position: Position) -> MakeWrite:
+        """Return a function that makes the write of a checkpoint. If the row has a later position, that is kept."""
         return lambda seen, span: writes.checkpoint(
             seen,
             position if seen.is_complete else max(position, seen.checkpoint),
@@ -604,12 +605,12 @@ class LeaseKeeper:
             self.on_change()
 
     def _holding(self, key: str, token: str) -> Holding | None:
-        """Return the holding of this key and token; None if there is none."""
+        """Return the holding with this key and token; None if it has ended."""
         holding = self._holdings.get(key)
         return holding if holding is not None and holding.token == token else None
 
     def _current(self, key: str, token: str) -> Holding:
-        """Return the holding of this key and token. Raises LeaseLostError if it has ended."""
+        """Return the holding with this key and token. Raises LeaseLostError if it has ended."""
         holding = self._holding(key, token)
         if holding is None or not self.is_current(holding):
             raise LeaseLostError(key, "not held under this token")

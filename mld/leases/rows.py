@@ -213,6 +213,7 @@ def number_text(value: float) -> str:
 
 
 def _parse(row: Row, key: str | None) -> Lease:
+    """Return the lease of a row with this key. Raises ValueError if the row is corrupt."""
     if key is None:
         raise ValueError(f"{KEY} is missing")
     checkpoint = _position(row, CHECKPOINT, CHECKPOINT_SUB)
@@ -323,6 +324,7 @@ def _names(row: Row, name: str) -> frozenset[str]:
 
 
 def _hash_range(row: Row) -> HashRange | None:
+    """Return the hash range of a row; None if the row lacks one of the two ends. Raises ValueError if it is damaged."""
     start, end = _text(row, HASH_START), _text(row, HASH_END)
     if start is None or end is None:
         return None
@@ -396,6 +398,7 @@ def _status(row: Row) -> ShardStatus | None:
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:
+    """Return the attributes of a hash range; none for a range of one key. Raises ValueError for an impossible range."""
     if not 0 <= hash_range.start <= hash_range.end <= HASH_KEY_MAX:
         raise ValueError(f"lease {key}: {hash_range.start} to {hash_range.end} is no hash range")
     if hash_range.start == hash_range.end:  # KCL before 3.5 fails its whole listing on such a row

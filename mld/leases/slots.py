@@ -1,4 +1,5 @@
-"""`Slots`: limits how many requests for leases wait for their answers at the same time, and adapts that limit.
+"""`Slots`: limits how many requests for leases wait for their answers at the same time, and adapts the limit to the
+table.
 
 Answers are late either because the network path is long or because the table is busy. On a long path, more concurrent
 requests bring more answers. A busy table (a server on a busy machine, or a proxy; DynamoDB itself would throttle)

@@ -183,6 +183,7 @@ class LegacyTable(TableMaker):
         return not await self.exists() and await super().ensure()
 
     async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:
+        """Send a request. Raises StartupError if IAM denies it."""
         try:
             return await super()._send(operation, params, *refusals, *FORBIDDEN_CODES)
         except RefusedError as error:

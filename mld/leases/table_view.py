@@ -1,12 +1,12 @@
-"""`TableView`: the newest view of the whole lease table, read once for all parts of a worker that look at it.
+"""`TableView`: reads the whole lease table once for all parts of a worker that need it, and keeps the newest view.
 
-Rule: leases#one-view-of-the-table. A part says how new its view must be. It gets the newest view if that is new enough,
-else the one that is being read, and else it makes the table read. So nobody decides on rows that are older than what
-made it look, and parts that look at about the same time cost one read. A part that wants every view, whoever asked for
-it, has an event set by each.
+Rule: leases#one-view-of-the-table. A part of the worker asks for a view whose read began after a given time. It gets
+the newest view if that is new enough, else the view that is being read if that is new enough; otherwise the table is
+read again. So no part decides on rows that are older than the event that made it look, and parts that look at about the
+same time cause only one read. A part that wants every new view registers an event, which is set for each of them.
 
-A view is never changed. It holds what was true at some moment between the beginning and the end of its read, row by
-row; writes that are based on it are conditional.
+A view is never changed. It shows each row as it was at some moment between the beginning and the end of the read. So
+writes that are based on a view are conditional.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mld.leases.table import LeaseTable, TableScan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenTable:
-    """The table as one read showed it. Times are monotonic seconds."""
+    """The whole table as one read has shown it. Times are in monotonic seconds."""
 
     scan: TableScan
     began_at: float
@@ -31,19 +31,19 @@ class SeenTable:
 
 
 class Views(Protocol):
-    """Where the parts of a worker get their views from."""
+    """The interface by which the parts of a worker get views of the table."""
 
     @property
     def newest(self) -> SeenTable | None:
-        """The view whose read began last; None before the first, and after `forget`."""
+        """The newest view; None before the first read has ended, and after `forget`."""
         ...
 
     async def newer_than(self, at: float) -> SeenTable:
-        """Return a view whose read began after this time, in monotonic seconds. Raises `errors.TableError`."""
+        """Return a view whose read began after the time `at`, in monotonic seconds. Raises `errors.TableError`."""
         ...
 
     def wake(self, event: asyncio.Event) -> None:
-        """Set this event whenever there is a newer view."""
+        """Set this event from now on whenever there is a newer view."""
         ...
 
 
@@ -54,13 +54,13 @@ class _TableRead:
 
 
 class TableView:
-    """Reads `table` for all who ask. Implements `Views`."""
+    """Reads `table` for all parts of the worker. Implements `Views`."""
 
     def __init__(self, table: LeaseTable, clock: Clock) -> None:
         self._table = table
         self._clock = clock
         self._newest: SeenTable | None = None
-        self._reading: _TableRead | None = None  # the one that began last, until it ends
+        self._reading: _TableRead | None = None  # the read that began last, until it ends
         self._running = BackgroundTasks()
         self._valid_from = -math.inf
         self._events: list[asyncio.Event] = []
@@ -75,16 +75,18 @@ class TableView:
         self._events.append(event)
 
     def forget(self) -> None:
-        """Forget what was read of a table that is gone, and what is being read of it."""
+        """Forget the views of a table that is gone, and ignore the reads of it that are under way."""
         self._newest = self._reading = None
         self._valid_from = self._clock.monotonic()
 
     def close(self) -> None:
-        """End all reads."""
+        """Cancel all reads."""
         self._running.cancel()
 
     async def newer_than(self, at: float) -> SeenTable:
-        """See `Views`. A read that began earlier goes on, and nobody waits for it who needs a newer one."""
+        """See `Views`. A read that began too early goes on for the callers that wait for it; this caller gets a newer
+        one.
+        """
         if self._newest is not None and self._newest.began_at > at:
             return self._newest
         if self._reading is None or self._reading.began_at <= at:
@@ -93,12 +95,16 @@ class TableView:
         return await asyncio.shield(self._reading.task)
 
     def _begin(self) -> None:
+        """Begin a read of the table, for which any number of callers may wait."""
         began_at = self._clock.monotonic()
         task = self._running.spawn(self._read(began_at))
         task.add_done_callback(_retrieve)
         self._reading = _TableRead(began_at, task)
 
     async def _read(self, began_at: float) -> SeenTable:
+        """Read the table. Keep the view as the newest, unless a newer one exists or the table was forgotten
+        meanwhile.
+        """
         try:
             scan = await self._table.scan()
         finally:
@@ -113,6 +119,6 @@ class TableView:
 
 
 def _retrieve(task: asyncio.Task[SeenTable]) -> None:
-    """Take note of the error of a read, for which nobody may wait any more."""
+    """Take the error of a read, so that asyncio does not log it as never retrieved if no caller waits any more."""
     if not task.cancelled():
         task.exception()

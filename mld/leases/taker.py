@@ -1,4 +1,4 @@
-"""`LeaseTaker`: takes the leases that this worker should have in the modes of 2.x, and has the keeper hold them.
+"""`LeaseTaker`: takes the leases that this worker should have in 2.x mode, and has the keeper hold them.
 
 Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases. Each lease is held as
 soon as it is taken, and one failure does not affect the others. Before a steal, row and victim are read again. The
@@ -99,11 +99,11 @@ class LeaseTaker:
         self._passes = 0
 
     def wake(self) -> None:
-        """Make the next pass now: leases were created, or the number of workers is known to have changed."""
+        """Make the next pass now, because leases were created, or because the number of workers has changed."""
         self._woken.set()
 
     def forget(self) -> None:
-        """Forget the leases of a table that is gone."""
+        """Forget the counters that were seen in a table that is gone."""
         self._seen.forget_all()
         self._unknown_takes.clear()
 
@@ -132,7 +132,8 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """Make one pass; return the keys of the leases taken. `scan`: a scan just made elsewhere, to be used here.
+        """Make one pass; return the keys of the leases taken. If the caller has just scanned the table, it passes the
+        `scan`.
 
         Raises TableError if the table cannot be scanned. Leases that cannot be taken are logged.
         """
@@ -141,6 +142,7 @@ class LeaseTaker:
                 return await self._pass(scan)
 
     async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
+        """Look at all leases, decide which to take, and take them; return the keys of the leases taken."""
         if scan is None:
             with self._takes.list_leases.timed(self.clock.monotonic):
                 scan = (await self.views.newer_than(self.clock.monotonic())).scan
@@ -169,6 +171,7 @@ class LeaseTaker:
             self._takes.untaken.note(self._refused)
 
     def _count(self, plan: TakePlan, scan: TableScan) -> None:
+        """Report the figures of a pass to the metrics."""
         takes, table = self._takes, self._worker.table
         takes.total.note(len(scan.leases))
         takes.workers.note(plan.workers)
@@ -235,6 +238,7 @@ class LeaseTaker:
         return fresh if fresh is not None and fresh.owner == choice.lease.owner else None
 
     async def _take_row(self, lease: Lease, is_steal: bool) -> str | None:
+        """Send the take of a row, again after an error; return its key if we hold the lease now."""
         key = lease.key
         started_at = self.clock.monotonic()
         unknown_since: float | None = None
@@ -262,6 +266,7 @@ class LeaseTaker:
         return None
 
     def _settle(self, lease: Lease, answer: Lease | Refusal, sent_at: float, is_steal: bool) -> str | None:
+        """Note the answer to a take, and hold the lease if it is ours; return its key if we hold it now."""
         if isinstance(answer, Refusal):
             self._refused += 1
             self._refused_in_a_row += 1

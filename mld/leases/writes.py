@@ -415,6 +415,7 @@ def _guard(lease: Lease, span: Span) -> tuple[Condition, ...]:
 
 
 def _within(span: Span) -> Condition:
+    """Return the condition that the row's counter is within the span."""
     over = _number(":seen", span.over)
     if span.is_exact:
         return Condition.equal(rows.COUNTER, over)
@@ -442,6 +443,7 @@ def _replaces(positions: set[Position]) -> Condition:
 
 
 def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
+    """Return the conditions that the row's owners are those of `lease`."""
     return (
         _is_or_absent(rows.OWNER, ":owner", lease.owner),
         _is_or_absent(rows.CHECKPOINT_OWNER, ":checkpointOwner", lease.checkpoint_owner),

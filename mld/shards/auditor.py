@@ -81,12 +81,13 @@ class Auditor:
             self._next_at_s = self.stream.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
-        """Return whether `step` would do anything."""
+        """Return whether `step` would audit, or forget what an earlier leadership has found."""
         if not leads:
             return self._next_at_s is not None
         return self._next_at_s is None or self.stream.clock.monotonic() >= self._next_at_s
 
     async def _audit_or_log(self) -> bool:
+        """Make an audit, and log an error. Return whether the audit was completed."""
         try:
             with self._worker.operations.audits.all.timed(self.stream.clock.monotonic):
                 return await self.audit()

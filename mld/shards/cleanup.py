@@ -278,5 +278,5 @@ class _Round:
         return next(iter(self._todo), None)
 
     def take(self, key: str) -> bool:
-        """Remove `key` from the pass; True if it was still in it."""
+        """Remove `key` from the pass; return whether it was still in the pass."""
         return key in self._todo and self._todo.pop(key) is None

@@ -50,6 +50,7 @@ class ShardGraph:
         return graph
 
     def _add(self, shard: Shard) -> None:
+        """Add a shard and its parents to the graph; a shard that is added twice replaces the first."""
         shard_id = shard.shard_id
         if shard_id not in self.shards:
             self.parents[shard_id] = parents = tuple(sorted(shard.parents))

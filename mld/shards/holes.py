@@ -3,8 +3,8 @@
 Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. The differences from
 Java's auditor are intended:
 
-* A hole is a gap after the highest key covered so far. Java compares each range with the previous range in sort
-  order, and so may see a hole after `[0, N]` and `[5, 10]`.
+* Coverage counts up to the highest key of any range so far. Java takes the end of the last range in sort order, and
+  so reports a hole for `[0, N]` and `[5, 10]`, which cover all keys.
 * A hole is defined by the missing keys, not by the two leases around it. All holes are found, and each has a count of
   its own. A hole that grows or shrinks between two audits keeps its count; in Java the count begins anew.
 * An unreadable row covers the keys of its shard: the row exists, and no sync could create it.

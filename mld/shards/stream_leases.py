@@ -40,7 +40,7 @@ class StreamLeases:
         return scan, listing, await in_turns(Survey.steps(scan.leases, shards, self.detector.kind, self.clock.wall()))
 
     async def create(self, lease: Lease, counts: LeaseCreationCounts) -> bool:
-        """Create a row and count it; False if it exists already. Raises `errors.TableError`."""
+        """Create a row and count it; return False if the row exists already. Raises `errors.TableError`."""
         with counts.create_lease.timed(self.clock.monotonic):
             created = await self.table.apply(writes.create(lease))
         if created:

@@ -140,6 +140,9 @@ class ShardSync:
         return await self._sync_with(scan, listed.shards) if listed.is_done else listed
 
     async def _sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
+        """Find the missing leases. Before creating them, read related rows again, which may have changed since the
+        scan.
+        """
         leases: Sequence[Lease] = scan.leases
         foreign = await in_turns(foreign_evidence(shards, leases))
         if foreign is not None:
@@ -218,6 +221,9 @@ class ShardSync:
         return self._inconsistency(graph)
 
     def _inconsistency(self, graph: ShardGraph) -> str | None:
+        """Return a sentence about child shards of a parent that is still open; None if there are none, or if they are
+        accepted.
+        """
         if self.ignore_unexpected_children or not self.stream.detector.kind.has_hash_keys:
             return None
         unexpected = sorted(graph.inconsistent())
@@ -242,6 +248,7 @@ class ShardSync:
         return [row for row in rows if row is not None]
 
     async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:
+        """Create the rows, except those that are no longer wanted, and return the result."""
         created: list[Lease] = []
         postponed: list[str] = []
         for lease in wanted:
