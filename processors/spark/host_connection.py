@@ -1,6 +1,7 @@
-"""The child's end of the link to the session host: which records were brought, and which of them are committed.
+"""`HostConnection`: the child's end of the link to the session host. It writes records into pages for the host.
 
-The records of a batch go into a page, a file that Spark reads. Quick to import: the child must start in no time.
+A page is a file that Spark reads. The host reports which lines of the daemon are committed. This module is quick to
+import, because a child has to start quickly.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ class HostConnection:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self.ready: dict[str, Any] = {}
-        """Body of the READY frame; empty until it comes."""
+        """Body of the READY frame; empty until that frame comes."""
         self.brought = self.committed = 0
-        """The number of the last line whose records are in a page, and of the last line that is committed."""
+        """The number of the last line whose records are in a page, and the number of the last line
+        that is committed.
+        """
         self.position: tuple[str, int] | None = None
         """Position of the last committed record; None once it is checkpointed."""
         self.may_go = False
@@ -62,8 +65,9 @@ class HostConnection:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def bring(self, groups: Iterable[RecordColumns], size: int, behind: int | None) -> None:
-        """Wait until the host has room for a line of `size` bytes, then put its records into the page. `behind`: how
-        many milliseconds they are behind the tip. Raises FatalError."""
+        """Wait until the host has room for a line of `size` bytes, then put its records (`groups`) into the page.
+
+        `behind` is how many milliseconds the records are behind the tip. Raises FatalError."""
         self.send(link.ROOM, {"size": size, "behind": behind})
         while not self.may_go:
             self.receive()
@@ -80,13 +84,15 @@ class HostConnection:
             self.end_page()
 
     def end_page(self) -> None:
-        """Close the open page and report it to the host; report zero records if there is none. Raises FatalError."""
+        """Complete the open page and report it to the host. If no page is open, report zero
+        records. Raises FatalError.
+        """
         if self._page is None:
             self.send(link.PAGE, {"records": 0})
             return
         page, self._page = self._page.close(), None
-        said = {"number": self._pages, "upto": self.brought, "size": self._page_bytes}
-        self.send(link.PAGE, {**said, **page._asdict()})
+        about = {"number": self._pages, "upto": self.brought, "size": self._page_bytes}
+        self.send(link.PAGE, {**about, **page._asdict()})
 
     def _new_page(self) -> PageWriter:
         from mld.processors.spark.batch.page_file import PageWriter
@@ -99,7 +105,7 @@ class HostConnection:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Take one frame. Raises FatalError if the host has failed or is gone."""
+        """Wait for one frame and act on it. Raises FatalError if the host has failed or is gone."""
         kind, length = link.decode_header(self._exactly(link.HEADER.size))
         body = link.decode_body(self._exactly(length))
         if kind == link.READY:
@@ -117,8 +123,8 @@ class HostConnection:
             raise FatalError(body["reason"], body.get("status", EXIT_FAILURE))
 
     def asked(self, kind: int, is_done: Callable[[], bool]) -> bool:
-        """Send a request that the sinks have to carry out. Return whether `is_done` becomes true within
-        `mld.spark.drainTimeoutMillis`."""
+        """Send a request of this kind, and take frames until `is_done` returns True. Return False if that is not the
+        case within `mld.spark.drainTimeoutMillis`."""
         self.send(kind)
         deadline = time.monotonic() + self.ready["drainMillis"] / 1000
         while not is_done():
@@ -127,14 +133,14 @@ class HostConnection:
         return True
 
     def receive_within(self, seconds: float) -> bool:
-        """Take one frame. Return False if none comes within the time."""
+        """Wait for one frame for so many seconds, and act on it. Return False if none comes."""
         if not select.select([self._socket], [], [], max(0.0, seconds))[0]:
             return False
         self.receive()
         return True
 
     def send(self, kind: int, body: dict[str, Any] | None = None) -> None:
-        """Send one frame. If the host is gone, raises FatalError with the last reason that the host sent."""
+        """Send one frame. Raises FatalError if the host is gone, with the reason that the host has sent, if any."""
         try:
             self._socket.sendall(link.encode(kind, body))
         except OSError:

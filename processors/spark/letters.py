@@ -1,7 +1,8 @@
 """Decodes the letters of a dead letter into records as the daemon delivered them.
 
-A letter is numbered by where it stands: the number of the commit that brought it, and its place within that commit. So
-its position never changes, a later letter has a higher position, and one mark shows which letters a sink has got back.
+A dead letter is a directory; each letter in it is one record that was put aside. The position of a letter is the number
+of the commit that wrote it, and its place within that commit. So its position never changes, a later letter has a
+higher position, and a single mark shows up to which letter a replay has come in a sink.
 
 Pure: values in, values out.
 """
@@ -23,16 +24,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
 REPLAY = "(dead letter)"
-"""Stands for the stream in the marks of replayed letters. No stream can have this name."""
+"""Takes the place of the stream's name in the marks of replayed letters. No stream can have this name."""
 
 
 class LetterError(Exception):
-    """A line is no letter; one sentence."""
+    """A line is not a letter. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkLetter:
-    """A record that was put aside. `sinks` are those that miss it (None: all). `writer` is the application and the
+    """A record that was put aside. `sinks` are the sinks that lack it (None: all). `writer` is the application and the
     pipeline that wrote the letter; None if the letter does not name them."""
 
     position: RecordPosition
@@ -43,13 +44,16 @@ class SparkLetter:
 
 
 def replay_shard(identity: str) -> StreamShard:
-    """Return the shard that stands for all letters of one directory in the marks of the sinks."""
+    """Return the name, in the form of a shard, under which sinks keep their mark for the letters of one directory."""
     return StreamShard(REPLAY, identity)
 
 
 def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
-    """Yield the letters of one commit, in order, from the names and contents of its files, which must be sorted. Raises
-    LetterError."""
+    """Yield the letters of the commit with this number, in order. `texts` are the names and contents of its files,
+    sorted.
+
+    Raises LetterError.
+    """
     at = 0
     for name, data in texts:
         for line in data.splitlines():
@@ -95,8 +99,11 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
 def for_us(
     letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
 ) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-    """Yield runs of letters for the same of our `sinks` (None: all), in order. Letters of other writers, and for sinks
-    that no longer exist, are left out."""
+    """Yield the letters for us, in order, in groups of consecutive letters that the same sinks of ours lack (None:
+    all).
+
+    `sinks` are all our sinks. Letters of other writers, and letters only for sinks that no longer exist, are left out.
+    """
     mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
     for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
         yield only, list(run)

@@ -1,8 +1,8 @@
 """The user's pipeline: a function or a SQL statement that makes frames for the sinks from a batch's `records`.
 
-Loading a pipeline reports every fault that shows without data (no such file, a syntax error, a wrong signature) in one
-sentence. Functions that the pipeline hands to Spark are pickled by value, so Python workers need not find the user's
-file.
+When a pipeline is loaded, a fault that can be found without data (no such file, a syntax error, a wrong signature) is
+reported in one sentence. Functions that the pipeline passes to Spark are pickled by value, so Python workers need not
+find the user's file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 VIEW = "records"
 NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
-"""Names of exceptions about a plan, a call or a closure. No record causes them."""
+"""Names of exceptions that a wrong plan, call or closure causes, and never a record."""
 NO_SESSION_YET = "SESSION_OR_CONTEXT_NOT_EXISTS"
-"""Spark's error when the pipeline's file uses a session while it is imported."""
+"""Spark's error condition if the pipeline's file uses a session while it is being imported."""
 PANDAS_MODULES = ("pandas", "pyarrow")
 PANDAS_EXTRA = pip_install("spark-pandas")
 Frames = Mapping[str, "DataFrame | None"]
@@ -40,20 +40,20 @@ Transform: TypeAlias = 'Callable[["DataFrame", Batch], Any]'
 
 
 class PipelineError(Exception):
-    """The pipeline cannot be used as it is; one sentence with the remedy."""
+    """The pipeline has to be corrected. The message is one sentence, and names the remedy."""
 
 
 class PipelineFailed(Exception):
-    """The pipeline raised an exception over this batch; one sentence with file and line."""
+    """The pipeline raised an exception over this batch. The message is one sentence, with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The micro-batch whose records a pipeline gets.
 
-    `spans` is the part of each shard that it holds; `attempt` counts from 1. Each batch of each host has an `id` of its
-    own. After a crash the same records may come in another batch, so rows that a pipeline writes by `id` are there at
-    least once."""
+    `spans` has the part of each shard that is in the batch; `attempt` counts from 1. Every batch of every host has an
+    `id` of its own. After a crash the same records may come in another batch, so rows that a pipeline writes itself,
+    with `id` as their key, are written at least once."""
 
     id: str
     spans: Mapping[StreamShard, ShardSpan] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Pipeline:
         self._hook("setup", session)
 
     def check_imports(self) -> None:
-        """Run the import statements at the top level of `setup`. Raises PipelineError."""
+        """Run the import statements at the top level of the user's function `setup`. Raises PipelineError."""
         hook = getattr(self._module, "setup", None)
         if inspect.isfunction(hook):
             (function,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body
@@ -90,16 +90,16 @@ class Pipeline:
                     try:
                         exec(compile(ast.Module([one], []), "setup", "exec"), dict(vars(self._module)))  # noqa: S102
                     except Exception as error:
-                        raise PipelineError(self._said("setup() of the pipeline cannot import", error)) from error
+                        raise PipelineError(self._in_words("setup() of the pipeline cannot import", error)) from error
 
     def read_again(self) -> None:
-        """Call `setup` again and clear Spark's cache, because files that `setup` has read are gone."""
+        """Clear Spark's cache and call `setup` again, because files that `setup` has read are gone."""
         if self._session is None or getattr(self._module, "setup", None) is None:
             return
         try:
             self._session.catalog.clearCache()
             self.setup(self._session)
-        except Exception as error:  # a table that is just being rewritten may be there at the next attempt
+        except Exception as error:  # a table that another program is rewriting may be readable at the next attempt
             log.error("%s", error)
 
     def teardown(self, session: SparkSession) -> None:
@@ -111,12 +111,12 @@ class Pipeline:
         try:
             returned = self._transform(records, batch)
         except Exception as error:
-            said = self._said("the pipeline failed", error)
+            words = self._in_words("the pipeline failed", error)
             if isinstance(error, ImportError):
-                raise PipelineError(said) from error
+                raise PipelineError(words) from error
             if any(kind.__name__ in NEVER_THE_RECORDS for kind in type(error).__mro__):
-                raise PipelineError(f"{said}; correct the pipeline") from error
-            raise PipelineFailed(said) from error
+                raise PipelineError(f"{words}; correct the pipeline") from error
+            raise PipelineFailed(words) from error
         return assigned(returned, self._sinks)
 
     def _hook(self, name: str, session: SparkSession) -> None:
@@ -127,9 +127,9 @@ class Pipeline:
         try:
             hook(session)
         except Exception as error:
-            raise PipelineError(self._said(f"{name}() of the pipeline failed", error)) from error
+            raise PipelineError(self._in_words(f"{name}() of the pipeline failed", error)) from error
 
-    def _said(self, what: str, error: Exception) -> str:
+    def _in_words(self, what: str, error: Exception) -> str:
         return f"{what}{_place(error, getattr(self._module, '__file__', None))}: {_named(error)}"
 
 
@@ -156,7 +156,8 @@ def load(spec: str, sinks: Iterable[str]) -> Pipeline:
 
 
 def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
-    """Return the frames that a pipeline returned, by sink. Raises PipelineError if they do not fit the sinks."""
+    """Return the frames in the value that a pipeline returned, by sink. Raises PipelineError if they do not fit the
+    sinks."""
     named = ", ".join(sinks) or "none"
     if returned is None:
         return dict.fromkeys(sinks)
@@ -178,8 +179,8 @@ def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
 
 
 def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
-    """Raise PipelineError if a pipeline returned something else than a frame."""
-    kind = type(frame)  # not the frame itself: the `write` of a streaming frame raises
+    """Raise PipelineError if this value, which a pipeline returned, is not a frame."""
+    kind = type(frame)  # the attributes of the type are checked, because `write` of a streaming frame raises
     if (frame is None and optional) or (hasattr(kind, "schema") and hasattr(kind, "write")):
         return
     raise PipelineError(
@@ -218,7 +219,8 @@ def _module(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.absolute().parent))  # for modules beside it
     sys.modules[name] = module
     try:
-        # Not by Python's cache of bytecode, which takes a new file of the same second and length for the old one.
+        # Python's own import would use its cache of bytecode, even if the file has changed within the same second and
+        # has the same length.
         exec(compile(path.read_bytes(), str(path.absolute()), "exec", dont_inherit=True), vars(module))  # noqa: S102
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
@@ -230,7 +232,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _travels_by_value(module: ModuleType) -> None:
-    """Have functions of the user's file pickled by value."""
+    """Make Spark pickle functions of the user's file by value."""
     try:
         from pyspark import cloudpickle
     except ImportError:
@@ -251,24 +253,24 @@ def _check_signature(transform: Callable[..., object], where: str) -> None:
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    """Return the line of the user's file where the exception was raised, as " at file:line"; empty if it was
-    elsewhere."""
+    """Return the line of the user's file where the exception was raised, as " at file:line"; an empty text if it was
+    raised elsewhere."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _named(error: Exception) -> str:
     """Return an exception with its text, and the package to install if one is missing."""
-    said = f"{type(error).__name__}: {first_line(error)}"
-    if NO_SESSION_YET in said:
-        return f"{said.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"
+    words = f"{type(error).__name__}: {first_line(error)}"
+    if NO_SESSION_YET in words:
+        return f"{words.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"
     if not isinstance(error, ImportError):
-        return said
-    missing = (error.name or str(error)).lower()  # PySpark's own has no name
+        return words
+    missing = (error.name or str(error)).lower()  # PySpark's own ImportError has no name
     if any(name in missing for name in PANDAS_MODULES):
         remedy = f"mld.spark.pipeline needs {' and '.join(PANDAS_MODULES)} for that: {PANDAS_EXTRA}"
     elif isinstance(error, ModuleNotFoundError):
         remedy = "install it beside PySpark,"
     else:
-        return f"{said.rstrip('.')}; correct the pipeline"
-    return f"{said.rstrip('.')}; {remedy} in the environment of {sys.executable}"
+        return f"{words.rstrip('.')}; correct the pipeline"
+    return f"{words.rstrip('.')}; {remedy} in the environment of {sys.executable}"

@@ -1,6 +1,6 @@
-"""Names of records: a position in a shard, a shard of a stream, and the part of a shard that one batch holds.
+"""Values that identify records: a position in a shard, a shard of a stream, and the part of a shard in one batch.
 
-Pure: values in, values out. Sequence numbers are decimal strings on the wire and ints here.
+Pure: values in, values out. Sequence numbers are decimal strings in messages, and ints here.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SEQUENCE_DIGITS_MAX = 129
-"""Kinesis documents `0|([1-9]\\d{0,128})`. A longer number is an error of the writer."""
+"""Most digits of a sequence number; Kinesis documents `0|([1-9]\\d{0,128})`. A longer number is an
+error of its writer.
+"""
 AFTER_ANY = 10**SEQUENCE_DIGITS_MAX
-"""Greater than any sequence number. It is the mark of a shard that has ended."""
+"""Greater than any sequence number. The mark of a shard that has ended has this number."""
 _POSITION = re.compile(rf"(\d{{1,{SEQUENCE_DIGITS_MAX}}})(?::(\d{{1,{SEQUENCE_DIGITS_MAX}}}))?", re.ASCII)
 OF_A_RECORD = "#"
-"""Character in the id of a shard that stands for a single record in the marks of a dead letter. No real shard id has
-it.
+"""Some marks of a dead letter are for a single record instead of a shard. Their names, in the form of a shard id,
+contain this character, which no real shard id has.
 """
 
 
 class RecordPosition(NamedTuple):
-    """One user record of a shard: its sequence number, and its index within an aggregated record."""
+    """The position of one user record in its shard: its sequence number, and its index within an aggregated record."""
 
     sequence: int
     sub: int = 0
@@ -36,7 +38,7 @@ class RecordPosition(NamedTuple):
 
     @classmethod
     def decode(cls, text: object) -> RecordPosition:
-        """Decode a position. Raises ValueError if the text is no position."""
+        """Decode a position. Raises ValueError if the text is not a position."""
         found = _POSITION.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ValueError(f"the mark of a shard is no decimal number: {str(text)[:140]!r}")
@@ -46,9 +48,9 @@ class RecordPosition(NamedTuple):
 class StreamShard(NamedTuple):
     """A shard of a stream.
 
-    `stream` is the stream's name; empty if it is unknown. If an application reads several streams, it is
-    ``region:account:name:epoch``, because shard ids and even names may be the same in several streams. No stream's name
-    has a colon."""
+    `stream` is the stream's name; empty if it is unknown. If an application reads several streams, `stream` is
+    ``region:account:name:epoch``, because several streams may have the same shard ids, and even the same name. No
+    stream's name has a colon."""
 
     stream: str
     shard: str
@@ -60,14 +62,15 @@ class StreamShard(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The shard for people; with the stream's name if the application reads several streams."""
+        """The shard as people see it; with the stream's name if the application reads several streams."""
         return self.shard if self.stream_name == self.stream else f"{self.stream_name}/{self.shard}"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSpan:
-    """The part of one shard in a batch: all records after `after` (None: from the shard's beginning) up to and
-    including `upto`."""
+    """The part of one shard in a batch: all records after the position `after` (None: from the shard's beginning), up
+    to and including `upto`.
+    """
 
     after: RecordPosition | None
     upto: RecordPosition

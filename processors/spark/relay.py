@@ -1,11 +1,11 @@
 """The record processor of one shard: a thin relay between the daemon and the session host.
 
-It hands the records of a batch to the host, and answers the daemon once the host has room for them. When the host
-reports that all sinks hold some of them, the relay checkpoints these records, never before. It may do so between two
-actions: our daemon stores such a checkpoint at once, Amazon's with the next action. If the host goes away, this process
+It passes the records of a batch to the host, and answers the daemon once the host has room for them. It checkpoints
+records when the host has reported that all sinks hold them, and never before. It may ask for a checkpoint between two
+actions of the daemon: our daemon stores it at once, Amazon's with the next action. If the host goes away, this process
 ends with an error, and the daemon starts it again at the last checkpoint.
 
-Quick to import: the child must start in no time.
+This module is quick to import, because a child has to start quickly.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.host_connection import HostConnection
 
 CHECKPOINT_ATTEMPTS_MAX = 6
-"""Attempts at a checkpoint when a shard ends or is about to move; with the delays below this takes some 8 s. A
-checkpoint in between is simply tried again with the next batch.
+"""So many attempts are made at a checkpoint when a shard ends or is about to move; with the delays below they take some
+8 s. Any other checkpoint that fails is simply tried again with the next batch.
 """
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
 START_WAIT_S = 600.0
-"""Longest wait for READY. The host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
+"""Longest wait for READY. Usually the host gives up before, by itself (`mld.spark.startTimeoutMillis`)."""
 RECORDS = {"action": "processRecords"}
 RECORDS_START = b'{"action":"processRecords"'
-"""Beginning of a line with records. Such a line is not parsed as JSON here: `record_columns` cuts it into columns."""
+"""A line with records begins with this. It is not parsed as JSON here: `record_columns` cuts it into columns."""
 READ_BYTES = 256 * 1024
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
 
 
 class DaemonLines:
-    """Reads lines of the daemon. Two may arrive together: the reply to a checkpoint, and the next action."""
+    """Reads lines of the daemon. Two lines may arrive together: the reply to a checkpoint, and the next action."""
 
     def __init__(self, stdin: BinaryIO) -> None:
         self._stdin = stdin
@@ -50,7 +50,7 @@ class DaemonLines:
         return self._stdin.fileno()
 
     def is_there(self) -> bool:
-        """Return whether a further line has been read already."""
+        """Return whether a further line has been received already."""
         return b"\n" in self._rest
 
     def read(self) -> bytes:
@@ -77,7 +77,7 @@ class ChildRelay:
         self._host: HostConnection | None = None
         self._lost = False
         self._asked: tuple[str | None, int | None] | None = None
-        """The checkpoint that was requested and whose reply has not come."""
+        """The position of the checkpoint that was requested and whose reply has not come; None if there is none."""
 
     def serve(self) -> None:
         """Serve until the daemon closes our input. Raises FatalError."""
@@ -115,7 +115,9 @@ class ChildRelay:
                 raise FatalError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
 
     def _process_records(self, line: bytes) -> None:
-        """Hand a line of records to the host, and checkpoint what is committed. A lost lease makes it do nothing."""
+        """Pass a line of records to the host, and checkpoint the records that are committed. Do nothing once the lease
+        is lost.
+        """
         if (host := self._connected()) is not None:
             from mld.processors.spark.batch.record_columns import read_line
 
@@ -125,7 +127,7 @@ class ChildRelay:
             self._checkpoint()
 
     def _shutdown_requested(self) -> None:
-        """Have everything committed in time, and checkpoint the committed records."""
+        """Have all records committed, as far as the time allows, and checkpoint the committed ones."""
         if (host := self._settled()) is not None:
             if not self._flush(host):
                 sys.stderr.write(
@@ -135,7 +137,9 @@ class ChildRelay:
                 self._ask_patiently(*host.position)
 
     def _shard_ended(self) -> None:
-        """Have everything committed, have the sinks record the end, and checkpoint it. Raises FatalError."""
+        """Have all records committed, have the sinks record the shard's end, and checkpoint the
+        end. Raises FatalError.
+        """
         if (host := self._settled()) is not None:
             if not self._flush(host) or not host.asked(link.ENDED, lambda: host.may_go):
                 raise FatalError(
@@ -146,7 +150,7 @@ class ChildRelay:
             self._ask_patiently(None, None)
 
     def _leave(self) -> None:
-        """Leave the host, because the lease is lost: another worker commits the rest."""
+        """Leave the host, because the lease is lost. Another worker commits the remaining records."""
         self._lost = True
         if self._host is not None:
             self._host.send(link.BYE)
@@ -166,14 +170,16 @@ class ChildRelay:
         return self._connected()
 
     def _flush(self, host: HostConnection) -> bool:
-        """Ask the host to commit now. Return whether all records that were brought are committed in time."""
+        """Ask the host to commit now. Return whether all records that the host was given are committed in time."""
         return host.asked(link.FLUSH, lambda: host.committed >= host.brought)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        """Ask for a checkpoint of the committed records, unless none is new or a request is open. The reply may
-        come after other lines. If the checkpoint fails for a passing reason, the next commit or batch tries again."""
+        """Ask for a checkpoint of the committed records, unless none of them is new or another request is open.
+
+        The reply may come after other lines. If the checkpoint fails for a passing reason, it is tried again after the
+        next commit or batch."""
         if self._host is not None and self._host.position is not None and self._asked is None:
             self._ask(*self._host.position)
 
@@ -195,8 +201,8 @@ class ChildRelay:
             raise FatalError(f"the daemon refused the checkpoint at {position[0]}:{position[1]}: {error}")
 
     def _await_reply(self) -> str | None:
-        """Wait for the reply to the open checkpoint and return its error. While we answer an action, the daemon sends
-        nothing else."""
+        """Wait for the reply to the open checkpoint request, and return its error. Call it only while an action is
+        unanswered: then the daemon sends nothing but this reply."""
         line = self._lines.read()
         if not line:
             raise FatalError("the daemon went away while a checkpoint was open")
@@ -218,7 +224,7 @@ class ChildRelay:
     # --- lines -------------------------------------------------------------------------------------------------------
 
     def _next_line(self) -> bytes:
-        """Return the daemon's next line; b"" at the end. Meanwhile handle frames from the host."""
+        """Return the daemon's next line; b"" at the end. Handle frames from the host until it comes."""
         while self._host is not None and not self._lines.is_there():
             ends: list[DaemonLines | HostConnection] = [self._lines, self._host]
             readable = select.select(ends, [], [])[0]

@@ -3,7 +3,7 @@
     mld-spark --replay-dead-letter app.properties    # in the daemon's working directory; the daemon may run meanwhile
 
 The marks of the sinks show how far earlier replays have come. A record that fails again becomes a new letter, for the
-next replay. The files of letters (`letters`) stay where they are; people decide when to delete them.
+next replay. The files of the dead letter (`letters`) stay where they are; people decide when to delete them.
 """
 
 from __future__ import annotations
@@ -50,24 +50,26 @@ LEFT_OUT = "left out, because another application or pipeline has written them, 
 
 @dataclass(slots=True)
 class LetterReplay:
-    """One replay of one dead letter by an engine that has started."""
+    """One replay of one dead letter, by an engine that is started already."""
 
     engine: Engine
     box: StoredLetters
     upto: int
-    """The newest commit to read. Letters that this replay adds come later, and are for the next replay."""
+    """The number of the newest commit to read. Letters that this replay adds have higher numbers, and are for the next
+    replay."""
     writer: WriterIdentity
     sinks: frozenset[str]
     letters: int = 0
     earlier: int = 0
-    """Letters that an earlier replay has put into the sinks."""
+    """Number of letters that an earlier replay has put into the sinks."""
     left_out: int = 0
     again: int = 0
-    """Letters that have failed again."""
+    """Number of letters that have failed again."""
 
     def run(self) -> str | None:
-        """Replay all letters. Return the reason if it had to stop early. Raises SinkError, LetterError, SessionGone and
-        Stopped."""
+        """Replay all letters. Return None, or the reason if the replay had to stop early. Raises SinkError,
+        LetterError, SessionGone and Stopped.
+        """
         shard = replay_shard(self.box.identity())
         for only, run in self._waiting(shard):
             outcome = self.engine.replay(shard, [(one.position, one.record) for one in run], only)
@@ -78,7 +80,9 @@ class LetterReplay:
         return None
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-        """Yield runs of letters that were not replayed before, with the sinks that miss them (None: all)."""
+        """Yield the letters that were not replayed before, in groups, each with the sinks that lack
+        them (None: all).
+        """
         mark = self.engine.held(shard) or RecordPosition(0)
         for number, names in self.box.commits().items():
             if number > self.upto:
@@ -121,8 +125,8 @@ def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
 
 
 def _stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables that describe the stream, as the daemon sets them for its children; only the stream's name
-    if Kinesis does not answer. Raises SettingsError."""
+    """Return the variables that describe the stream, as the daemon sets them for its children. If Kinesis does not
+    answer, there is only the stream's name. Raises SettingsError."""
     try:
         settings = load_daemon(file, (), env).settings
     except ConfigurationError as error:
@@ -141,8 +145,8 @@ async def _described(settings: Settings) -> Mapping[str, str]:
 
 
 def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
-    """Start an engine and replay the letters. Return the replay, and the reason if it had to stop early. Raises what
-    `main` catches."""
+    """Start an engine and replay the letters. Return the replay, and None or the reason if it had to stop early. Raises
+    the exceptions that `main` catches."""
     assert settings.writer is not None
     sweep()
     with ExitStack() as ends:
@@ -164,7 +168,7 @@ def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit with status 0 if no letter is left; 1 if some failed again, or the replay had to stop; 2 for a wrong
+    """Return the exit status: 0 if no letter is left; 1 if some failed again, or the replay had to stop; 2 for a wrong
     configuration."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write(USAGE)

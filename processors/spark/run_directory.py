@@ -1,9 +1,10 @@
 """The private directory in which the children of a daemon find its session host.
 
-Nobody can guess its name (`mld.protocol.meeting`). It holds the lock, the socket and the status of the host. The host's
-data are there, too, unless its file system is small: then the data get a second directory.
+Other users cannot guess its name (`mld.protocol.meeting`). It has the lock, the socket and the status file of the host.
+The host's data are there, too, if it is on the file system of temporary files; otherwise the data get a second
+directory, on that file system.
 
-Quick to import: the child must start in no time.
+This module is quick to import, because a child has to start quickly.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ LOCK_FILE, SOCKET_FILE = "lock", "socket"
 
 
 def started_at(pid: int) -> str:
-    """Return when a process started, in ticks since boot. Together with its pid this identifies a process. "0" if the
-    system does not tell."""
+    """Return when a process started, in ticks since boot; "0" if this is not known. Together with its pid this
+    identifies a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -28,12 +29,13 @@ def started_at(pid: int) -> str:
 
 
 def run_directory(pid: int) -> Path:
-    """Return the private directory of this daemon; create it if needed. Raises FatalError if it is not ours alone."""
+    """Return the private directory of this daemon; make it if needed. Raises FatalError if other users have access."""
     return _met(pid, meeting.runtime_places(os.environb), len(SOCKET_FILE))
 
 
 def scratch_directory(pid: int) -> Path:
-    """Return the directory for data, on the file system of temporary files; often the same one. Raises FatalError."""
+    """Return this daemon's directory for data, on the file system of temporary files. Often it is the same as
+    `run_directory`. Raises FatalError."""
     return _met(pid, meeting.temporary_places(os.environb))
 
 

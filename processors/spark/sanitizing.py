@@ -1,7 +1,8 @@
-"""Makes the output of a session host safe to read: it removes secrets and keeps each line one line.
+"""Sanitizes the output of a session host: removes secrets, and escapes control characters so that a line stays one
+line.
 
-Spark's exceptions repeat URLs, options and settings, and Spark and the user's code print in the host, too. All this
-text passes through here on its way to a child, to the status file, or into a dead letter.
+Spark's exceptions repeat URLs, options and settings; Spark and the user's code, too, print in the host. All this text
+passes through here before it goes to a child, into the status file, or into a dead letter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
 
 
 class SanitizedLines(logging.Formatter):
-    """Formats log lines until the host listens. After that, `printed_lines` passes on everything that is printed."""
+    """Formats and sanitizes the lines of the log."""
 
     def __init__(self, fit: Sanitizer) -> None:
         super().__init__("%(levelname)s %(message)s")
@@ -34,7 +35,7 @@ class SanitizedLines(logging.Formatter):
 
 
 def log_by(fit: Sanitizer) -> None:
-    """Log to standard error. Of PySpark's bridge Py4J only warnings are logged."""
+    """Log to standard error. PySpark's bridge Py4J logs only warnings and errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(SanitizedLines(fit))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -42,5 +43,5 @@ def log_by(fit: Sanitizer) -> None:
 
 
 def complain(text: str) -> None:
-    """Write the last message of a program that has no settings, or none any more."""
+    """Write the last message of a program, without the settings: they may not be loaded, or are no longer at hand."""
     sys.stderr.write(f"mld-spark: {printable_lines(Scrubber()(text))}\n")

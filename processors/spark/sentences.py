@@ -1,7 +1,7 @@
 """Shortens an exception of Spark to one sentence, for people.
 
-Only for people: `session.error_classes` decides by the classes of an exception what the engine does next. A text may
-quote a record, so no decision depends on words in it.
+The sentences are only for people. `session.error_classes` decides what the engine does next, by the classes of an
+exception. A text may quote a record, so no decision depends on words in it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ PY4J = "An error occurred while calling"
 
 
 def sentence(text: str) -> str:
-    """Return the first line of an exception of Spark, and its innermost cause if it names one, both cut to a bound.
+    """Return the first line of the text of a Spark exception, and its innermost cause if the text names one; both are
+    cut to SENTENCE_CHARS_MAX.
 
-    For an exception in a Python worker the cause is the user's own exception, which ends the traceback in the text."""
+    For an exception in a Python worker the cause is the user's own exception, at the end of the traceback in the text.
+    """
     every = [line.strip() for line in text.splitlines() if line.strip()]
     lines = [line.removeprefix(": ") for line in every if not line.startswith(PY4J)]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]

@@ -1,13 +1,13 @@
 """Errors of the session: it cannot start, cannot be reached, has ended, or one of its tasks hangs.
 
-Only the classes. Whoever raises one puts the remedy into its text.
+This module has only the classes. The code that raises one puts the remedy into its text.
 """
 
 from __future__ import annotations
 
 
 class SessionError(Exception):
-    """No session can be started or used; one sentence with the remedy. Another attempt does not help."""
+    """No session can be started or used, and another attempt does not help. The message names the remedy."""
 
 
 class SessionUnreachable(SessionError):

@@ -30,13 +30,13 @@ SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
 ONE_FILE = {"one": True, "many": False}
 """Values of a sink's key `files`; None if the key is not set."""
 SHORT_FOR = {"spark.driver.memory": "driverMemory", "spark.jars.packages": "packages"}
-"""Settings of Spark that have a short key. If both are set, the long key wins."""
+"""Settings of Spark that have a short key of ours. If both keys are set, Spark's own wins."""
 GATHER_S, GATHER_QUIET_S = 30.0, 120.0
 """Default interval between micro-batches, and the interval while few records wait."""
 
 
 class SettingsError(FatalError):
-    """The file has problems, listed one a line: key, place, remedy."""
+    """The file has problems. The message has a line for each, with key, place and remedy."""
 
     def __init__(self, problems: str) -> None:
         super().__init__(problems, EXIT_CONFIGURATION)
@@ -50,7 +50,7 @@ class SparkSettings:
     format: Format
     schema: str | None
     rescued_column: str | None
-    """The field of the payload that gets the fields that the schema does not name."""
+    """The field of the payload that gets all fields which the schema does not name; None if there is none."""
     trigger_interval_s: float
     trigger_quiet_s: float
     """The interval while few records wait. Equal to `trigger_interval_s` if the user has set an interval."""
@@ -73,7 +73,7 @@ class SparkSettings:
     stream: str
     region: str | None
     writer: WriterIdentity | None = None
-    """Who this writer is in the ledgers of the sinks; None if nothing identifies the stream."""
+    """The identity of this writer in the ledgers of the sinks; None if nothing identifies the stream."""
     fit: Sanitizer = field(default=printable, repr=False, compare=False)
     """Removes secrets and control characters from texts about these settings."""
 
@@ -132,9 +132,9 @@ def _credentials(lines: SparkLines, file: str, overrides: Sequence[str], env: Ma
 
 
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """Return the stream's name as our daemon reports it; under another daemon, as the file has it."""
-    told = env.get("MLD_STREAM_NAME")
-    return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
+    """Return the stream's name from the environment, where our daemon sets it; under another daemon, from the file."""
+    name = env.get("MLD_STREAM_NAME")
+    return name or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 
 
 def make(
@@ -146,13 +146,13 @@ def make(
     credentials: CredentialsChain = SDK_CREDENTIALS,
     region: str | None = None,
 ) -> SparkSettings:
-    """Make settings from lines without errors. `env` identifies the stream; `credentials` and `region` are for buckets
-    and catalogs."""
+    """Make settings from the lines of a file without errors. The stream is identified by variables in `env`;
+    `credentials` and `region` are for buckets and catalogs."""
     value = lines.values.__getitem__
     interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
     if value("triggerIntervalMillis") is not None:
         interval_s = quiet_s = value("triggerIntervalMillis") / 1000
-    short = {key: said for key, name in SHORT_FOR.items() if (said := value(name)) is not None}
+    short = {key: text for key, name in SHORT_FOR.items() if (text := value(name)) is not None}
     writer = identity_of(
         env, application=application, pipeline=value("pipelineId"), stream=stream, stream_id=value("streamId")
     )

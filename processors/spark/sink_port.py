@@ -1,27 +1,29 @@
-"""The port that every sink implements: where the frames of a pipeline go. Its errors are here, too.
+"""`Sink`: the interface of every sink, into which the frames of a pipeline are written; and the errors that it raises.
 
 How to use a sink
 -----------------
 
-    marks = sink.open()                          # at start, and again after any error below
-    batch = spans(offered, marks)                # drop what the sink holds; if nothing is left, there is nothing to do
-    sink.publish(frame, batch, batch_id)         # the frame holds exactly the records of `batch`
+    marks = sink.open()                          # at the start, and again after any error below
+    batch = spans(offered, marks)                # drop the records that the sink holds; if none is left, do nothing
+    sink.publish(frame, batch, batch_id)         # the frame has exactly the rows of the records of `batch`
 
 `publish` writes the frame and advances the marks of the batch's shards in one atomic step, or raises:
 
-* `Fenced`: a mark is not the one by which the batch was trimmed, because somebody else has written the shard (we are a
-  zombie, or a lost answer was a success). Nothing of this frame is in the sink. Open again, trim, and run the rest.
+* `Fenced`: a mark is not the one by which the batch was trimmed, because another worker has written the shard (so our
+  lease is lost), or an earlier publication of ours succeeded although its answer was lost. Nothing of this frame is in
+  the sink. Open again, trim, and run the rest.
 * `JobFailed`: Spark could not compute or write the frame, because of the pipeline, a record, or the cluster.
-* `DataRefused`, a kind of `JobFailed`: the rows can be computed, but the sink will never take them. A record is to
-  blame.
-* `SinkError`: any other error that may pass. The publication may have happened, so always open again.
+* `DataRefused`, a kind of `JobFailed`: the rows can be computed, but the sink will never take one of them. So a record
+  is to blame.
+* `SinkError`: any other error after which another attempt may succeed. The publication may have happened, so always
+  open again.
 * `SinkRefused`: another attempt cannot help; a person has to change something first.
 
-Before the engine publishes, it checks that the sink holds the records before the batch (`GoneBack`).
+Before the engine publishes, it checks that the sink holds the records before the batch (otherwise `GoneBack`).
 
-Other workers may write other shards to the same sink: the sink waits for them and keeps their marks. Marks belong to
-one `WriterIdentity`. A sink never returns the marks of another writer. If a sink is not declared as shared, `open` and
-`publish` refuse a second writer.
+Other workers may write other shards to the same sink at the same time: the sink waits for them and keeps their marks.
+Marks belong to one `WriterIdentity`. A sink never returns the marks of another writer. If a sink is not declared as
+shared, `open` and `publish` refuse a second writer.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
 
 class SinkError(Exception):
-    """A sink could not do something this time; one sentence with the remedy. Open again before the next attempt."""
+    """A sink could not do its work this time. The message is one sentence, and names the remedy. The sink has to be
+    opened again before the next attempt."""
 
 
 class InputGone(SinkError):
@@ -46,28 +49,28 @@ class InputGone(SinkError):
 
 
 class JobFailed(SinkError):
-    """Spark could not compute or write the frame; the cause is the exception of Spark."""
+    """Spark could not compute or write the frame. The cause (`__cause__`) is Spark's exception."""
 
 
 class ValueFailed(JobFailed):
-    """A job failed over a value: SQL or a function of the user's raised an exception. Another attempt would fail, too,
-    so the search for the record begins at once."""
+    """A job failed over a value: SQL or a function of the user raised an exception. Another attempt would fail, too, so
+    the search for the record begins at once."""
 
 
 class DataRefused(JobFailed):
-    """The sink will never take a row of the frame, because of a constraint or a type. The row can be computed, so the
-    search looks for the record instead of waiting for the sink."""
+    """The sink will never take a row of the frame, because of a constraint or a type, although the row can be computed.
+    So the record is searched for at once, without waiting for the sink."""
 
     sinks: frozenset[str] = frozenset()
     """The sinks that have refused the row."""
 
 
 class SinkRefused(SinkError):
-    """The request can never succeed; a person has to change something."""
+    """Another attempt can never succeed; a person has to change something first."""
 
 
 class Fenced(SinkError):
-    """Somebody else has advanced shards of the batch. `moved` has their marks now."""
+    """Another writer has moved the marks of shards of the batch. `moved` has these shards with their present marks."""
 
     def __init__(self, sink: str, moved: Mapping[StreamShard, RecordPosition | None]) -> None:
         self.moved = dict(moved)
@@ -117,14 +120,16 @@ class Sink(Protocol):
         """Whether a record that is delivered again is in the sink only once."""
 
     def open(self) -> HighWaterMarks:
-        """Finish publications that were left half done, and return the committed marks."""
+        """Finish publications that a process has committed but not completed, and return the committed marks."""
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         """Write the frame (None: no rows) and advance the marks to the ends of `batch`, in one atomic step.
 
-        `batch_id` goes into the ledger for people; it need not be unique."""
+        `batch_id` goes into the ledger, only for people to read; it need not be unique."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """Forget shards with the next publication, because no new record of them can come. `ended` has the position
-        that this sink holds of each. It may also name single records (`OF_A_RECORD`) whose marks are no longer needed.
+        """Have the next publication record that these shards have ended, so that no new record of them can come.
+
+        `ended` has the position up to which this sink holds each of them. It may also name single records
+        (`OF_A_RECORD`), whose marks are then removed because they are no longer needed.
         """

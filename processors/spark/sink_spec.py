@@ -46,13 +46,14 @@ class SinkSpec:
     delete_when: str | None = None
     """Condition under which `mode = merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
     order_by: tuple[str, ...] = ()
-    """Columns that order the changes of a key for `mode = merge`. A change older than the row in the table is
-    dropped."""
+    """Columns that show, for `mode = merge`, which change of a key is newer. A change that is older than the row in the
+    table is dropped."""
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether other writers may write to this sink, too (`mld.spark.sink.<name>.writers`)."""
     private: bool = False
-    """Whether only this user may read its files. Otherwise the umask decides."""
+    """Whether only this user may read the sink's files. Otherwise the umask decides."""
     one_file: bool | None = None
-    """Whether a commit without partitions is one file; None: only on S3 (`mld.spark.sink.<name>.files`)."""
+    """Whether a commit is one file if the sink has no partitions; None means only on S3
+    (`mld.spark.sink.<name>.files`)."""
     s3: S3Access | None = field(default=None, repr=False)

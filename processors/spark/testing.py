@@ -1,4 +1,4 @@
-"""Helpers for users who test their pipelines: they turn example events into the `records` frame that a pipeline gets.
+"""Helpers for tests of a pipeline: they turn example events into the frame `records` that a pipeline gets.
 
     from mld.processors.spark.testing import batch, records, session
 
@@ -7,7 +7,7 @@
         given = records(spark, [{"user": "u1", "kind": "bot"}], format="json", schema="user STRING, kind STRING")
         assert transform(given, batch()).count() == 0
 
-The same code makes the frame in production: same columns, same decoding.
+In production the frame is made by the same code, so it has the same columns and is decoded in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, object] | str | bytes
 ARRIVAL_MS = 1_767_225_600_000
-"""Arrival of the first record, at the beginning of 2026; each further record arrives one second later."""
+"""Arrival time of the first record, the beginning of 2026; each further record arrives one second later."""
 
 
 def session(cores: int = 1, **conf: str) -> SparkSession:
@@ -40,7 +40,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         os.environ.setdefault(name, sys.executable)  # PySpark's own default is whatever python3 is on PATH
     archive = ""
     if Session.getActiveSession() is None:
-        java_home(os.environ)  # to report a missing Java in our words
+        java_home(os.environ)  # raises an error that names the remedy if Java is missing
         archive = class_archive.options(conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",

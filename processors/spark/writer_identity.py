@@ -20,7 +20,7 @@ ID_VARIABLE = "MLD_STREAM_ID"
 ANCESTORS_VARIABLE = "MLD_ANCESTOR_SHARD_IDS"
 """The daemon sets this in a child's environment: the ids of the parent shards, with spaces between."""
 SEVERAL = "(several streams)"
-"""Stands for the ARN of a writer that reads several streams."""
+"""Takes the place of the ARN for a writer that reads several streams."""
 REGION_AND_MORE = 5  # colons of an ARN
 PIPELINE_KEY, STREAM_KEY = "mld.spark.pipelineId", "mld.spark.streamId"
 UNKNOWN = (
@@ -31,7 +31,7 @@ UNKNOWN = (
 
 
 class WriterIdentity(NamedTuple):
-    """Who writes. Two writers share marks if and only if their identities are equal."""
+    """Identifies a writer. Two writers share marks if and only if their identities are equal."""
 
     application: str = ""
     pipeline: str = ""
@@ -72,8 +72,8 @@ def identity_of(
 
 
 def stream_key(env: Mapping[str, str]) -> str:
-    """Return what a child's marks call its stream (`StreamShard.stream`): the stream's name, or if the application
-    reads several streams ``region:account:name:epoch``."""
+    """Return the name of a child's stream in marks (`StreamShard.stream`): the stream's name, or, if the application
+    reads several streams, ``region:account:name:epoch``."""
     identifier, arn = env.get(ID_VARIABLE), env.get(ARN_VARIABLE, "")
     if not identifier:
         return env.get("MLD_STREAM_NAME", "")

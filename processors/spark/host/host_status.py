@@ -35,7 +35,7 @@ class HostStatus:
         self._ok = True
         self._counters = Counter(dict.fromkeys(("triggers", *counted(MicroBatch((), ()), BatchOutcome())), 0))
         """Counters since the start of the host. docs/use/spark-operating.md describes each of them."""
-        self._told: dict[str, object] = {
+        self._values: dict[str, object] = {
             "version": VERSION,
             "application": application,
             "propertiesFile": properties_file,
@@ -51,13 +51,13 @@ class HostStatus:
 
     def ready(self, about: Mapping[str, object]) -> None:
         """Add facts about the session that has started: version, application id, UI and the like."""
-        self._told |= about
+        self._values |= about
         self.write()
 
     def triggered(self, counts: Mapping[str, int], lag_ms: Mapping[str, int | None]) -> None:
         """Count a micro-batch."""
         self._counters.update(counts, triggers=1)
-        self._told["lagMillis"] = lag_ms
+        self._values["lagMillis"] = lag_ms
         self.write()
 
     def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
@@ -65,12 +65,12 @@ class HostStatus:
 
         Both are given in seconds until now; None if there is no such record, or no micro-batch is running."""
         for name, age_s in (("uncommittedSince", uncommitted_s), ("triggerSince", trigger_s)):
-            self._told[name] = None if age_s is None else round(time.time() - age_s, 3)
+            self._values[name] = None if age_s is None else round(time.time() - age_s, 3)
         self.write()
 
     def write(self) -> None:
         """Replace the file. Of several failures in a row only the first is logged."""
-        text = json.dumps({**self._told, "updatedAt": round(time.time(), 3), "counters": self._counters})
+        text = json.dumps({**self._values, "updatedAt": round(time.time(), 3), "counters": self._counters})
         fresh = self._file.with_suffix(".new")
         try:
             fresh.write_text(text + "\n", "utf-8")

@@ -1,1 +1,1 @@
-"""The Spark session: how it is started and watched, and how records get into it."""
+"""The Spark session: modules that configure, start and watch it, and that hand records over to it."""

@@ -1,9 +1,9 @@
-"""Computes the common part of several sinks' frames only once: the highest node that all their plans share.
+"""Computes the common part of several sinks' frames only once: up to the highest node that all their plans share.
 
-A pipeline that makes several frames makes them of the same records, often after the same steps. Each sink runs a job of
-its own, so without this module each job would read, parse and transform the records again. The common part is kept in
-the executors' memory (on their disks if memory is short) until the last sink has its rows. So all sinks see the same
-values, even of functions that are not deterministic.
+A pipeline that makes several frames makes them from the same records, often by the same first steps. Each sink runs a
+job of its own, so without this module each job would read, parse and transform the records again. The common part is
+kept in the executors' memory (on their disks if memory is short) until the last sink has its rows. So all sinks get the
+same values, even from functions that are not deterministic.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ NODES_MAX = 2_000
 
 @contextmanager
 def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[None]:
-    """Compute the common part of `frames`, which are made of `records`, only once within this block. A single frame is
-    left alone."""
+    """Compute the common part of `frames`, which are made from `records`, only once within this block.
+
+    Do nothing for a single frame."""
     shared = None
     if len(frames) > 1:
         try:
             shared = _shared(records, frames)
-        except Exception as error:  # without it the jobs only take longer
+        except Exception as error:  # without the common part, the jobs only take longer
             log.debug("what the frames share is not found: %s", error)
     try:
         yield
@@ -40,7 +41,9 @@ def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[N
 
 
 def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
-    """Keep the highest common node in memory, and return its Java Dataset; None if there is none."""
+    """Have Spark keep the rows of the highest common node, and return its Java Dataset; None if
+    there is no such node.
+    """
     session = records.sparkSession
     of_spark: Any = session._jvm.org.apache.spark  # type: ignore[union-attr]
     root, *plans = (frame._jdf.queryExecution().analyzed() for frame in (records, *frames))

@@ -1,11 +1,11 @@
-"""Decodes the data of records into payloads, and finds out which data do not fit the schema, by expressions of Spark.
+"""Makes expressions of Spark that decode the data of records into payloads, and find data that do not fit the schema.
 
-One parse makes the payload and tells whether the data fits. JSON is parsed by a class in the JVM (`MldJson.java`),
-which runs Spark's own reader of JSON files over the bytes of each record. The class also reports what that reader
-ignores: text after the value, fields that the schema does not name (the case of letters counts), and times that no
-calendar with four-digit years has, such as a number of milliseconds; such a time makes its record malformed. Only
-malformed records are read a second time, to name the wrong field. If this Spark lacks a method that the class calls,
-`from_json` is used, which costs twice as much.
+The data are parsed once, which yields the payload and shows whether the data fit. JSON is parsed by a class in the JVM
+(`MldJson.java`), which runs Spark's own reader of JSON files over the bytes of each record. The class also reports what
+that reader ignores: text after the value; fields that the schema does not name (the case of letters counts); and times
+after the year 9999, such as a number of milliseconds that was taken for seconds, which make their record malformed.
+Only malformed records are read a second time, to name the wrong field. If this Spark lacks a method that the class
+calls, `from_json` is used, which costs twice as much.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 _warn = lru_cache(maxsize=8)(log.warning)
-"""Logs each text once."""
+"""Logs a warning, each text only once."""
 PAYLOAD = "payload"
 ROW_NUMBER = "rowNumber"
 """Column of `Format.JSON_LINES`: the number of an event within its record, from 0."""
 _VALUE, _END, _MALFORMED, _STRAYS = "_mld_value", "_mld_end", "_mld_malformed", "_mld_strays"
-"""Avro can decode any bytes, and need not use all of them. So a marker (`_AVRO_END`) is put behind each payload. The
-data fits only if the marker is read right after the fields of the schema.
+"""Names of columns that decoding adds. `_END` has a marker for Avro, which can decode any bytes, and need not use all
+of them: `_AVRO_END` is appended to the data of each record, and the data fit only if it is read right after the fields
+of the schema.
 """
 _AVRO_END = b"\x8f mld \x8f\n"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
-"""Words by which Spark reports that this package is missing."""
+"""Words in Spark's exception if this package is missing."""
 UTF8 = "CASE WHEN split(cast(data AS STRING), ',', 1)[0] = cast(data AS STRING) THEN cast(data AS STRING) END"
-"""Bytes as a text; null if they are not UTF-8. To split the text, the JVM decodes and encodes it, with vector
-instructions, and bytes that are not UTF-8 come out changed. This costs a third of `try_validate_utf8`.
+"""An expression that returns bytes as a text, or null if they are not UTF-8. It compares the text with the copy that
+`split` returns, undivided. To make the copy, the JVM has decoded and encoded the text, with vector instructions, which
+changes bytes that are not UTF-8. This costs a third of `try_validate_utf8`.
 """
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
@@ -51,7 +53,9 @@ NOT_DECODED = {
 
 
 class Decoding(NamedTuple):
-    """How to decode a record. `decoded` makes the column `PAYLOAD`; the other expressions read that column."""
+    """Expressions that decode a record. `decoded` makes the column `PAYLOAD`; the others are computed from that column.
+
+    `bad` is whether the record is malformed; `clean` is the payload for the pipeline, if it is not malformed."""
 
     decoded: Column
     bad: Column
@@ -59,7 +63,7 @@ class Decoding(NamedTuple):
     reason: Column
     """Why the record is malformed."""
     stray_names: Column
-    """Names of the record's stray fields, or of the first ones. Null if it has none, or was not looked at."""
+    """Names of the record's stray fields, or of the first ones. Null if it has none, or was not checked for any."""
 
 
 def check_schema(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> None:
@@ -83,13 +87,13 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, resc
                 "mld.spark.format is avro, and Spark has no Avro module; write mld.spark.packages = "
                 f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts"
             ) from error
-        said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise SessionError(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
+        why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+        raise SessionError(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {why}") from error
 
 
 def decoding(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> Decoding:
-    """Return how to decode data. `rescued`: the field of the payload that gets the stray fields, as JSON. Raises
-    SessionError."""
+    """Return the expressions that decode data. `rescued` is the field of the payload that gets the stray fields, as
+    JSON. Raises SessionError."""
     from pyspark.sql import functions as F
 
     payload, generic, none = F.col(PAYLOAD), F.lit(NOT_DECODED[format]), F.lit(None).cast("string")
@@ -101,7 +105,7 @@ def decoding(session: SparkSession, format: Format, schema: str | None, rescued:
             of_lines = format is Format.JSON_LINES
             try:
                 decoded = jvm_classes.json_column(session, "data", type, of_lines=of_lines, rescues=bool(rescued))
-            except Exception as error:  # whatever a future Spark has changed
+            except Exception as error:  # a future Spark may have changed anything
                 if rescued:
                     raise
                 _warn(
@@ -116,7 +120,7 @@ def decoding(session: SparkSession, format: Format, schema: str | None, rescued:
             from pyspark.sql.avro.functions import from_avro
 
             framed = F.concat("data", F.lit(_AVRO_END))
-            # Spark makes a struct of nulls of what it cannot read.
+            # From data that it cannot read, Spark makes a struct of nulls.
             bad = ~F.equal_null(payload[_END], F.lit(_AVRO_END))
             decoded = from_avro(framed, _framed(str(schema)), {"mode": "PERMISSIVE"})
             return Decoding(decoded, bad, payload[_VALUE], generic, none)
@@ -141,8 +145,9 @@ def fields_of(schema: str) -> StructType:
 
 
 def _framed(schema: str) -> str:
-    """Return the Avro schema of a record followed by `_AVRO_END`. Avro encodes a record as its fields one after the
-    other."""
+    """Return the Avro schema of a record that has the fields of `schema` and then `_AVRO_END`. (Avro encodes a record
+    as its fields, one after the other.)
+    """
     try:
         value = json.loads(schema)
     except ValueError as error:
@@ -154,7 +159,9 @@ def _framed(schema: str) -> str:
 
 def _from_json(format: Format, schema: str) -> str:
     """Return SQL that makes the same columns as `jvm_classes.json_column`, without stray fields and names of wrong
-    fields. Each text becomes a field that another field follows, because `from_json` ignores text behind a value."""
+    fields.
+
+    Each text is put into an object, as a field before another one, because `from_json` ignores text after a value."""
     lines = f"split({UTF8}, '\\n')" if format is Format.JSON_LINES else f"array({UTF8})"
     framed = f"concat('{{\"{_VALUE}\":', line, ',\"{_END}\":0}}')"
     type = f"{_VALUE} STRUCT<{schema}>, {_END} INT, {_MALFORMED} STRING".replace("\\", "\\\\").replace("'", "\\'")

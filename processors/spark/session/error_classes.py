@@ -1,10 +1,10 @@
 """Decides what an exception of Spark, of a table format or of a database means for the next attempt.
 
-The decision uses the classes of the exception and its causes, and the fields in which they report: SQLSTATE, error
-condition, HTTP status. It never uses words of a text, because a text may quote a record, or hold a stack that names any
-class. Texts are for people (`sentences`).
+The decision uses the classes of the exception and its causes, and their fields: SQLSTATE, error condition, HTTP status.
+It does not use the words of a message, because a message may quote a record, or contain a stack that names any class
+(the only exception is NO_ROOM). Messages are for people (`sentences`).
 
-`causes_of` asks Java; `kind_of` decides, and is pure.
+`causes_of` reads the exceptions from Java; `kind_of` decides, and is pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, cast
 from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 
 CAUSES_MAX = 20
-"""How many causes of an exception are looked at, because a chain of causes may be a ring."""
+"""At most so many causes of an exception are read, because a chain of causes may be a ring."""
 ANALYSIS = "org.apache.spark.sql.AnalysisException"
 SQL = "java.sql.SQLException"
 PYTHON = "org.apache.spark.api.python.PythonException"
@@ -72,17 +72,23 @@ STATES = {
     "54001": ErrorKind.SHAPE,
 }
 OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
-"""Beginnings of SQLSTATEs for which a row is to blame: several source rows for one target row, bad data, a violated
-constraint, WITH CHECK OPTION, a text too long for its column, `raise_error`, or a trigger that raises.
+"""Beginnings of SQLSTATEs for which a row is to blame. In this order: several source rows for one target row, bad data,
+a violated constraint, WITH CHECK OPTION, a text too long for its column, and `raise_error` or a trigger that raises.
 """
 FOR_GOOD = ("0A", "3D", "3F", "42", "55000")
-"""Not supported, no such database or schema, syntax and names, a deferrable constraint as the target of a merge."""
+"""Beginnings of SQLSTATEs after which another attempt cannot help. In this order: not supported, no such database, no
+such schema, syntax and names, a deferrable constraint as the target of a merge.
+"""
 OF_A_DATABASE = {"40": ErrorKind.CONFLICT, "53100": ErrorKind.DISK_FULL}
-"""For JDBC drivers: serialization failures and deadlocks; disk full. All other states are waited for."""
+"""SQLSTATEs of JDBC drivers: serialization failures and deadlocks; disk full. After any state that is not listed here,
+the engine waits.
+"""
 BAD_IDENTIFIER = "22023"
-"""For databases: the text is no name of a table."""
+"""SQLSTATE of a database if a text is not the name of a table."""
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-"""Java's texts for ENOSPC, EDQUOT and EFBIG. They are the whole message, or its end after the name of a file."""
+"""Java's messages for ENOSPC, EDQUOT and EFBIG. Such a text is the whole message, or its end, after
+the name of a file.
+"""
 FORBIDDEN_STATUS = (401, 403)
 OF_A_FILE = frozenset(("java.io.IOException", "java.io.FileNotFoundException", "java.nio.file.FileSystemException"))
 
@@ -110,16 +116,16 @@ def _java_causes(java: Any) -> Iterator[Cause]:
             names.append(str(above.getName()))
             above = above.getSuperclass()
         if SQL in names:
-            java = java.getNextException() or java  # in a batch the first one only announces the next
-        state = _said(java, "getSQLState" if SQL in names else "getSqlState")
-        status = _said(java, "statusCode") if OF_AWS in names else ""
-        condition = "" if SQL in names else _said(java, "getCondition")
+            java = java.getNextException() or java  # for a batch the first exception only announces the next one
+        state = _result_of(java, "getSQLState" if SQL in names else "getSqlState")
+        status = _result_of(java, "statusCode") if OF_AWS in names else ""
+        condition = "" if SQL in names else _result_of(java, "getCondition")
         yield Cause(tuple(names), state, condition, int(status or 0), str(java.getMessage() or ""))
         java = java.getCause()
 
 
-def _said(java: Any, method: str) -> str:
-    """Call a method that not every exception has; return its result as text, or ""."""
+def _result_of(java: Any, method: str) -> str:
+    """Call a method that not every exception has, and return its result as text; "" if there is no such method."""
     with suppress(Exception):
         return str(getattr(java, method)() or "")
     return ""
@@ -131,13 +137,13 @@ def is_of(error: BaseException, *known: str) -> bool:
 
 
 def kind_of(causes: Sequence[Cause]) -> ErrorKind:
-    """Return what an exception means, from all of its causes."""
+    """Return the meaning of an exception, from the exception itself and all of its causes."""
     found = {_kind(cause) for cause in causes}
     return next(kind for kind in ErrorKind if kind in found or kind is ErrorKind.UNKNOWN)
 
 
 def _kind(cause: Cause) -> ErrorKind:
-    """Return what one exception of the chain means by itself."""
+    """Return the meaning of one exception of the chain, without regard to the others."""
     if cause.condition in CONDITIONS:
         return CONDITIONS[cause.condition]
     for known in (cause.state, cause.state[:2]):
@@ -159,7 +165,7 @@ def _kind(cause: Cause) -> ErrorKind:
 
 
 def _of_database(state: str) -> ErrorKind:
-    """Return what an SQLSTATE of a JDBC driver means."""
+    """Return the meaning of an SQLSTATE of a JDBC driver."""
     if known := OF_A_DATABASE.get(state) or OF_A_DATABASE.get(state[:2]):
         return known
     if state == BAD_IDENTIFIER or state.startswith(FOR_GOOD):

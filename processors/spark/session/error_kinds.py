@@ -1,6 +1,6 @@
-"""The kinds of exceptions, named by what they mean for the next attempt; and one exception of a chain of causes.
+"""`ErrorKind`: the kinds of exceptions, by their meaning for the next attempt. `Cause`: one exception of a chain.
 
-Values only. `error_classes` decides which kind an exception is.
+Values only. `error_classes` decides of which kind an exception is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 
 class ErrorKind(Enum):
-    """What an exception means. If the causes have several kinds, the first one in this list counts."""
+    """The meaning of an exception. If its causes are of several kinds, the kind that comes first in
+    this list counts.
+    """
 
     ROW = "a row that cannot be computed, or that the table does not take"
     DISK_FULL = "no room"
@@ -23,7 +25,7 @@ class ErrorKind(Enum):
 
 
 class Cause(NamedTuple):
-    """One exception of a chain: its class and superclasses, and what it reports about itself."""
+    """One exception of a chain of causes: its class, its superclasses, and the values of its fields."""
 
     names: tuple[str, ...]
     state: str = ""
@@ -33,4 +35,4 @@ class Cause(NamedTuple):
     status: int = 0
     """HTTP status of AWS's answer."""
     text: str = ""
-    """Its message, without a stack."""
+    """The exception's message, without a stack."""

@@ -1,21 +1,21 @@
 """Finds which rows of a frame fail, in one job. Spark itself would end the job at the first failure.
 
-A class in the JVM (`MldFailingRows.java`) catches what Spark's expressions throw, notes the row, and continues with the
-next one. If an expression that uses the result of a Python function throws, only the partition is known: Python takes
-many rows at once, so nobody knows whose result it was.
+A class in the JVM (`MldFailingRows.java`) catches exceptions of Spark's expressions, notes the row, and continues with
+the next one. If an expression fails that uses the result of a Python function, only the partition is known: Python
+takes many rows at once, so it is not known from which of them the result came.
 
-A Python function that raises would end its worker. So while a search makes frames, each function that takes single
-rows, or series of pandas, is replaced. The replacement gets the number of the row as an extra argument. If the user's
-function raises, it reports that number and returns null. It does so only in the job of the search: in any other job of
-the pipeline the exception is raised as ever. Functions that take rows together, or that SQL names, are not replaced;
-for them the partition is reported.
+A Python function that raises an exception would end its worker. So while a search makes frames, each Python function
+that takes single rows, or series of pandas, is replaced. The replacement gets the number of the row as an additional
+argument. If the user's function raises, the replacement reports that number and returns null. It does so only in the
+job of the search; in any other job of the pipeline it raises the exception. Functions that take several rows together,
+or that SQL calls by name, are not replaced; for them only the partition is reported.
 
-If the pipeline gathers or sorts rows first, or one Python function gets the result of another, the reported row may be
-a later one. Only a row that fails in a partition of its own is certain; `batch.jobs` runs it so.
+If the pipeline gathers or sorts rows first, or if one Python function gets the result of another, a later row than the
+failing one may be reported. A row certainly fails only if it fails alone in a partition; `batch.jobs` checks that.
 
-To replace the functions, `UserDefinedFunction.__call__` of PySpark is replaced for a moment. Nothing else sees all
-functions, including those of the pipeline's own modules, when they are applied to the frame. Other threads still get
-the original.
+To replace the functions, `UserDefinedFunction.__call__` of PySpark is replaced while frames are made. It is the only
+place through which all functions pass when they are applied to a frame, also those of the pipeline's own modules. Other
+threads still get the original.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ log = logging.getLogger("mld.spark")
 
 CLASS = "MldFailingRows"
 ROWS_MAX = 1_000
-"""How many rows all partitions of a job report together, since the driver's heap has to hold the reports. Each
-partition reports its share, and then that it has more.
+"""All partitions of a job together report at most so many rows, because the driver's heap has to hold the reports. Each
+partition reports its share, and after that only that there are more.
 """
 TEXT_CHARS_MAX = 8_000
-"""How many characters of both ends of an exception's text are kept. The text may quote the record."""
+"""So many characters of each end of an exception's text are kept. The text may be long, because it
+may quote a record.
+"""
 OF_PYTHON = ("Python", "InPandas", "InArrow")
-"""Parts of the names of plan nodes that run Python functions."""
+"""The names of plan nodes that run Python functions contain one of these."""
 SHUFFLE = "+-"
-"""How Spark's description of an RDD marks an RDD before a shuffle."""
+"""In Spark's description of an RDD, this marks an RDD before a shuffle."""
 SEARCH = "mld.failingRows"
-"""Property of a job that searches: the number of the search, and how many rows a partition may report."""
+"""Property of the job of a search. Its value has the number of the search, and how many rows a partition may report."""
 
 
 class PartitionFailure(NamedTuple):
-    """A failure in a partition: the row, by the number that `FailingRows.told` got (None if unknown), and the
-    exception."""
+    """A failure in a partition: the number of the row, as in the column that `FailingRows.told` got (None if unknown),
+    and the text of the exception."""
 
     partition: int
     row: int | None
@@ -69,42 +71,45 @@ class FailingRows:
         self._session = session
         self._searches = count()
         self._raised: Any = None
-        """Accumulator for the reports of Python functions. Spark takes the reports of each task only once, even if it
+        """Accumulator for the reports of Python functions. Spark adds the reports of each task only once, even if it
         repeats the task."""
 
     def told(self, frame: DataFrame, number: str) -> DataFrame:
-        """Return the frame with a filter that tells the JVM class the number of each row, from the column `number`."""
+        """Return the frame with a filter that passes the number of each row, from the column `number`, to the JVM
+        class.
+        """
         self._java_object()
         return frame.filter(f"reflect('{CLASS}', 'at', {number}) IS NOT NULL")
 
     @contextmanager
     def functions_told(self) -> Iterator[None]:
-        """Have Python functions report to `failing`, in all frames that this thread makes within this block."""
+        """Make Python functions report to `failing`, in all frames that this thread makes within this block."""
         from pyspark.sql.classic.column import Column
         from pyspark.sql.udf import UserDefinedFunction
 
-        call, searcher, telling_of = UserDefinedFunction.__call__, get_ident(), cache(self._telling)
+        call, searcher, replacement_of = UserDefinedFunction.__call__, get_ident(), cache(self._replacement)
 
-        def call_telling(function: UserDefinedFunction, *args: Any, **kwargs: Any) -> Any:
+        def call_replacement(function: UserDefinedFunction, *args: Any, **kwargs: Any) -> Any:
             if get_ident() == searcher:
                 try:
-                    if (telling := telling_of(function)) is not None:
-                        return call(telling, Column(self._java_object().row()), *args, **kwargs)
+                    if (replacement := replacement_of(function)) is not None:
+                        return call(replacement, Column(self._java_object().row()), *args, **kwargs)
                 except Exception as error:  # a future PySpark may be different
                     log.info("a function does not say over which rows it raises: %s", first_line(error))
             return call(function, *args, **kwargs)
 
         patched: Any = UserDefinedFunction
-        patched.__call__ = call_telling
+        patched.__call__ = call_replacement
         try:
             yield
         finally:
             patched.__call__ = call
 
     def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure]:
-        """Run one job over a frame, and return what fails; reports of Python functions come first. Raises ValueError if
-        the frame has not `count` partitions or makes its own, and any exception of planning or of a failure that is not
-        over a row."""
+        """Run one job over a frame, and return the failures; those that Python functions report come first.
+
+        Raises ValueError if the frame does not have `count` partitions, or makes partitions of its own. Raises any
+        exception of Spark if planning fails, or the job fails for another reason than a row."""
         execution = frame._jdf.queryExecution()
         rdd = execution.toRdd().toJavaRDD()
         if rdd.getNumPartitions() != count or rdd.toDebugString().count(SHUFFLE) > 1:
@@ -128,9 +133,9 @@ class FailingRows:
             *(PartitionFailure(int(at), None if row == "?" else int(row), text) for at, row, text in told),
         ]
 
-    def _telling(self, function: UserDefinedFunction) -> UserDefinedFunction | None:
-        """Return the replacement of a function, whose first argument is the row; None if the function is not
-        replaced."""
+    def _replacement(self, function: UserDefinedFunction) -> UserDefinedFunction | None:
+        """Return the replacement of a function, whose first argument is the number of the row; None if the function is
+        not replaced."""
         from pyspark.accumulators import AddingAccumulatorParam
         from pyspark.sql.types import StructType
         from pyspark.sql.udf import UserDefinedFunction
@@ -155,8 +160,10 @@ class FailingRows:
 def telling(
     function: Callable[..., Any], raised: Any, name: str, is_series: bool, fields: Sequence[str] | None
 ) -> Callable[..., Any]:
-    """Return a replacement of `function` that reports the rows over which it raises. A series is halved until one row
-    is left. The replacement is pickled by value, because executors need not have this module."""
+    """Return a replacement of `function` that reports the rows over which the function raises. A series is halved until
+    one row is left.
+
+    The replacement is pickled by value, because executors need not have this module."""
     told: set[int] = set()
 
     def call(rows: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 FILE = "spark.properties"
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-"""The arguments with which PySpark calls spark-submit. Arguments of another Spark are replaced; our keys decide."""
+"""Environment variable with the arguments that PySpark passes to spark-submit. A value that the user has set for
+another Spark is replaced, because our keys decide.
+"""
 
 
 @contextmanager
 def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
-    """Write the settings into `file`, and pass its name to the JVM that starts within this block."""
+    """Write the settings into `file`, for the JVM that starts within this block, and remove the file afterwards."""
     file.unlink(missing_ok=True)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as opened:

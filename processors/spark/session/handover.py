@@ -1,8 +1,9 @@
-"""Hands records over to Spark: pages of a spool become the `records` frame, which executors decode in parallel.
+"""Hands records over to Spark: makes the frame `records` from pages of a spool, which executors decode in parallel.
 
-Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data; and
-`payload`, the decoded data, if the settings name a format. A record that cannot be decoded has a null payload and a
-reason. The jobs over the frame count such records, so counting needs no job of its own.
+Its columns are streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data;
+and `payload`, the decoded data, if the settings name a format. A record that cannot be decoded is malformed: its
+payload is null, or it is left out for the dead letter. Jobs over the frame also count such records, so that no job of
+its own is needed for that.
 """
 
 from __future__ import annotations
@@ -38,32 +39,37 @@ NAMED = (
     "timestamp_millis(approximateArrivalTimestamp) AS approximateArrivalTimestamp",
     "data",
 )
-"""The columns of the frame, from the columns of `RAW`."""
+"""Expressions that make the columns of the frame from the columns of `RAW`."""
 COLUMNS = tuple(text.split()[-1] for text in NAMED)
 MUST_BE_THERE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""Options of reading pages; they overrule what the user has set for other tables."""
+"""Options for reading pages. They overrule settings of the user that are meant for other tables."""
 REASON = "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
-"""Columns of a dead letter: who wrote it, and the sinks that miss the record (null: all)."""
+"""Columns of a dead letter: the writer's application and pipeline, and the sinks that lack the record (null: all)."""
 BITS = 1 << 15
-"""The number of bits that Spark's `bitmap_construct_agg` makes."""
+"""The number of bits in a bitmap of Spark's `bitmap_construct_agg`."""
 BIT = f'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, {{}}) AS BINARY)), {BITS})'
-"""The bit of a record, from its position. The braces stand for the column with the shard."""
+"""The number of a record's bit in the bitmap, computed from the record's position. The braces are replaced by the name
+of the column with the shard.
+"""
 ROW_INDEX = "_metadata.row_index"
-"""Spark's number of a record within its page, from 0."""
+"""Spark's own column with the number of a record within its page, from 0."""
 NUMBER = "mld_row"
-"""The same number as a column, while a page is cut into slices."""
+"""Our column with the same number, while a page is cut into slices."""
 BAD, NAMES = "_mld_bad", "_mld_names"
 """Columns of a decoded record: whether it is malformed, and `Decoding.stray_names`."""
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
-"""Sort order of records. Sequence numbers are decimal without leading zeros, so a longer one is greater."""
+"""The columns by which records are sorted. Sequence numbers are decimal numbers without leading zeros, so a longer one
+is greater.
+"""
 NOBODY = WriterIdentity()
 
 
 class Counted(NamedTuple):
-    """What the jobs over `Handed.records` have counted: records, and malformed ones. The bitmap has the bits of the
-    malformed records (`batch.jobs`). `stray` counts records with stray fields, and `stray_names` has the names in one
-    of them. Both cover all records if a column keeps stray fields, else a sample."""
+    """Counts of the jobs over `Handed.records`: all records, and malformed ones. `bitmap` has the bits of the malformed
+    records (`batch.jobs`). `stray` counts records with stray fields, and `stray_names` has the names of one of them.
+    The last two cover all records if a column keeps stray fields, otherwise a sample.
+    """
 
     seen: int
     malformed: int
@@ -75,22 +81,23 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The frames of a part of a batch. `records` is for the pipeline. `malformed` makes the frame for the dead letter
-    (None if data are not decoded). `because` makes dead letters of all records of a page, from a reason for each and
-    the sinks that miss them (none: all).
+    """The frames of a part of a batch.
 
-    `counts` returns the counts of the jobs over `records`; None if no job has run."""
+    `records` is for the pipeline. `malformed` makes a frame of the malformed records for the dead letter (None if data
+    are not decoded). `because` makes a frame of dead letters from all records of a page: it gets a reason for each, and
+    the sinks that lack them (none means all). `counts` returns the counts of the jobs over `records`; None if no job
+    has run."""
 
     records: DataFrame
     malformed: Callable[[], DataFrame] | None
     because: Callable[[Sequence[str], Sequence[str]], DataFrame]
     counts: Callable[[], Counted | None]
     look: Callable[[], Counted]
-    """Counts by a job of its own, with the reason of the field that is wrong most often."""
+    """Runs a job to count, and returns the counts with the reason for the field that is wrong most often."""
 
 
 class Slices(NamedTuple):
-    """How a page is cut: the number of slices, and the records in each but the last."""
+    """How a page is cut: the number of slices, and the number of records in each slice except the last."""
 
     number: int
     size: int
@@ -100,7 +107,9 @@ class Handover:
     """Makes frames of pages, in one session."""
 
     def __init__(self, session: SparkSession, settings: SparkSettings, *, divert: bool) -> None:
-        """Prepare for frames. `divert`: leave malformed records out of `records`."""
+        """Prepare to make frames. `divert`: leave malformed records out of `records`, because a
+        dead letter gets them.
+        """
         self._session = session
         self._settings = settings
         self._divert = divert
@@ -109,8 +118,10 @@ class Handover:
         self.failing = self._failing_rows.failing
 
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
-        """Make frames of pages (`batch.page_file`), which are given by their URIs. `slices`: how to cut the only page
-        for `failing`. `suspects`: take only records whose `BIT` is set."""
+        """Make frames of pages (`batch.page_file`), which are given by their URIs.
+
+        `slices` is how to cut the page, which must be the only one, for `failing`. `suspects` is a bitmap: take only
+        records whose `BIT` is set in it."""
         from pyspark.sql import functions as F
 
         settings = self._settings
@@ -142,7 +153,7 @@ class Handover:
 
 
 def of_rows(session: SparkSession, rows: Iterable[tuple[object, ...]]) -> DataFrame:
-    """Return raw columns of a few records, which are part of the plan."""
+    """Return a frame with the columns `RAW` of a few records. The records themselves are part of Spark's plan."""
     # Without `coalesce` Spark would decode them on the driver while it plans.
     return session.createDataFrame(list(rows), RAW).coalesce(1)
 
@@ -156,8 +167,8 @@ def handed(
     letter: WriterIdentity = NOBODY,
     rescued: str | None = None,
 ) -> Handed:
-    """Return the frames of a batch. With `divert`, malformed records are not in `records`, as they go to the dead
-    letter."""
+    """Return the frames of a batch. With `divert`, malformed records are not in `records`, because the dead letter gets
+    them. `letter` is the writer that dead letters name."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -165,8 +176,8 @@ def handed(
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
     found = decoding(raw.sparkSession, format, schema, rescued)
-    # Spark analyses the whole plan again for each step below, so there are few steps. Values are made columns before
-    # they are counted, because Spark interprets an expression within a count instead of compiling it.
+    # Spark analyses the whole plan again for each step below, so there are few steps. Values become columns before they
+    # are counted, because Spark interprets an expression inside a count instead of compiling it.
     decoded = raw.select(*map(F.expr, NAMED), found.decoded.alias(PAYLOAD))
     parsed = decoded.select("*", found.bad.alias(BAD), found.stray_names.alias(NAMES))
     counts, is_good = Observation(), ~F.col(BAD)
@@ -185,7 +196,7 @@ def handed(
 
 
 def _letters(frame: DataFrame, reason: Column, letter: WriterIdentity, sinks: Sequence[str] = ()) -> DataFrame:
-    """Return dead letters of the records of a frame. `sinks`: those that miss the records (none: all)."""
+    """Return dead letters of the records of a frame. `sinks` are the sinks that lack the records (none means all)."""
     from pyspark.sql import functions as F
 
     missed = F.array(*map(F.lit, sinks)) if sinks else F.lit(None)
@@ -199,7 +210,7 @@ def _letters(frame: DataFrame, reason: Column, letter: WriterIdentity, sinks: Se
 
 
 def _because(raw: DataFrame, letter: WriterIdentity, reasons: Sequence[str], sinks: Sequence[str]) -> DataFrame:
-    """Return dead letters of the records of a page, from a reason for each."""
+    """Return dead letters of the records of a page. `reasons` has the reason for each record, in the page's order."""
     from pyspark.sql import functions as F
 
     reason = F.array(*map(F.lit, reasons))[F.col(ROW_INDEX).cast("int")]
@@ -207,7 +218,9 @@ def _because(raw: DataFrame, letter: WriterIdentity, reasons: Sequence[str], sin
 
 
 def _figures(*, with_bitmap: bool) -> list[Column]:
-    """Return what the jobs over decoded records count: the fields of `Counted`, except for the reason."""
+    """Return the expressions that the jobs over decoded records count: one for each field of
+    `Counted` but the reason.
+    """
     from pyspark.sql import functions as F
 
     figures = [F.count(F.lit(1)).alias("seen"), F.count_if(BAD).alias("malformed")]
@@ -229,7 +242,7 @@ def _with_payloads(frame: DataFrame, clean: Column, format: Format) -> DataFrame
 
 
 def _look(parsed: DataFrame, reason: Column) -> Counted:
-    """Count by a job of its own, with the reason of the field that is wrong most often."""
+    """Run a job to count, and return the counts with the reason for the field that is wrong most often."""
     from pyspark.sql import functions as F
 
     of_bad = parsed.select(BAD, F.when(F.col(BAD), reason).alias(REASON))
@@ -241,8 +254,10 @@ def _look(parsed: DataFrame, reason: Column) -> Counted:
 
 
 def _counted(counts: Observation) -> Counted | None:
-    """Return the counts of the first job over the frame; None if no job has run or it failed. PySpark's own `get` would
-    wait or raise then. A command that runs no job, such as one that makes a table, has counted nothing."""
+    """Return the counts of the first job over the frame; None if no job has run, or it failed.
+
+    In these cases PySpark's own `get` would wait or raise. A command that runs no job, such as one that makes a table,
+    has counted nothing."""
     java: Any = counts._jo
     observed = java.future().value()
     if observed.isEmpty() or observed.get().isFailure() or not observed.get().get().size():

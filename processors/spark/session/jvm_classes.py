@@ -1,4 +1,5 @@
-"""Compiles our Java classes in the JVM of a session. Each is a `.java` file in this directory, which tells its purpose.
+"""Compiles our Java classes in the JVM of a session. Each is a `.java` file in this directory, with its own
+explanation.
 
 The compiler is Janino, a part of Spark, so the classes fit whatever Spark is installed. Executors of a cluster get a
 class as they get any JAR of the session.
@@ -28,17 +29,17 @@ KEY = "spark.delta.logStore.{}.impl"
 FILES_CLASS, FILES_KEY, LOCAL = "MldLocalFileSystem", "fs.file.impl", "file:///"
 JSON_CLASS = "MldJson"
 IS = " is "
-"""Text between the name of a field and the rest of a reason."""
+"""Separates the name of the wrong field from the rest of a reason."""
 SOURCES = Path(__file__).parent
 
 
 def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings by which Delta uses our log store, for each scheme without a log store of the user's."""
+    """Return settings that make Delta use our log store, for each scheme for which the user has named no log store."""
     return {key: CLASS for key in map(KEY.format, SCHEMES) if key not in theirs}
 
 
 def install(session: SparkSession) -> None:
-    """Make the log store known to the JVM of the session. Raises SessionError."""
+    """Make our log store known to the JVM of the session. Raises SessionError."""
     remedy = f"; name another log store that creates a file only once, as mld.spark.conf.{KEY.format('s3a')}"
     everywhere(session, CLASS, f"{remedy}, or use format = iceberg")
 
@@ -63,7 +64,7 @@ def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
             session.sparkContext._jsc.addJar(str(jar))
         loader.addURL(java.java.net.URI(jar.as_uri()).toURL())
         return java.java.lang.Class.forName(name, True, loader)
-    except Exception as error:  # whatever a future Spark has changed
+    except Exception as error:  # a future Spark may have changed anything
         raise SessionError(f"the class {name} cannot be made in this Spark ({first_line(error)}){remedy}") from error
 
 
@@ -77,7 +78,7 @@ def json_column(session: SparkSession, data: str, type: str, *, of_lines: bool, 
     decoder = everywhere(session, JSON_CLASS).newInstance()
     zone = session.conf.get("spark.sql.session.timeZone")
     column = Column(decoder.column(data, type, zone, of_lines, rescues))
-    decoder.decode(b"{}")  # calls the methods once, because a missing one shows only then
+    decoder.decode(b"{}")  # calls the methods once, because only a call shows that one is missing
     return column
 
 
@@ -90,10 +91,10 @@ def install_files(session: SparkSession) -> bool:
         configuration = java.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
         configuration.set(FILES_KEY, FILES_CLASS)
         files, uri = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI(LOCAL)
-        # Spark has a file system already. Closing it removes it from the cache; those who hold it can still use it.
+        # Spark has made a file system already. `close` removes it from the cache; code that holds it can still use it.
         files.get(uri, configuration).close()
         files.get(uri, configuration)
-    except Exception as error:  # whatever a future Spark or Hadoop has changed
+    except Exception as error:  # a future Spark or Hadoop may have changed anything
         log.info("permissions of files are set by chmod: %s", first_line(error))
         return False
     return True

@@ -1,7 +1,7 @@
 """Settings that Spark needs for lakehouse tables (Delta, Iceberg): packages, extensions and catalogs.
 
-Each release of Delta and Iceberg supports one minor version of Spark, and appears later than that version. The table
-here tells which release is for which Spark. Settings of the user are kept. Pure: values in, values out.
+Each package of Delta and Iceberg is for one minor version of Spark, and is released later than that version. The table
+here has the package for each Spark. Settings of the user are kept. Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RUNTIMES: Mapping[str, Mapping[str, str]] = {
     ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
     DELTA: {minor: f"io.delta:delta-spark_{minor}_2.13:4.4.0" for minor in ("4.1", "4.2")},
 }
-"""The package of each format, by PySpark's minor version. These were tested with this program."""
+"""The package of each format, by PySpark's minor version. This program was tested with these packages."""
 MARKS = {ICEBERG: "iceberg-spark-runtime", DELTA: "delta-spark"}
-"""Part of the name of each format's package or jar, whoever provides it."""
+"""Text in the name of each format's package or jar, in whatever version."""
 EXTENSIONS = {
     ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     DELTA: "io.delta.sql.DeltaSparkSessionExtension",
@@ -33,19 +33,19 @@ DRIVERS = {
     "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.50.3.0",
 }
 REGION = "client.region"
-"""Iceberg's property for Glue and S3."""
+"""Iceberg's property for the AWS region of Glue and S3."""
 SQL_EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog."
 DEFAULTS = {
     "glue": {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"},
     "jdbc": {"jdbc.schema-version": "V1"},
 }
-"""Default properties of a kind of catalog. The older schema of a JDBC catalog has no views, but Spark asks for a view
-whenever a table does not exist yet.
+"""Default properties of catalogs, by their type. With the older schema V0 a JDBC catalog has no views, but Spark looks
+for a view whenever a table does not exist yet.
 """
 
 
 def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the lakehouse formats among those of the sinks; Iceberg, too, if there are catalogs."""
+    """Return the lakehouse formats among the formats of the sinks; also Iceberg if the settings have catalogs."""
     wanted = {format_.lower() for format_ in formats} | ({ICEBERG} if catalogs else set())
     return tuple(format_ for format_ in RUNTIMES if format_ in wanted)
 
@@ -75,8 +75,10 @@ def lake_settings(
     pyspark: str,
     region: str | None = None,
 ) -> dict[str, str]:
-    """Return settings of Spark; empty without lakehouse tables. `region` is for catalogs on AWS that name none, because
-    their clients would look for one in the environment. Raises SessionError."""
+    """Return the settings of Spark that lakehouse tables need; none if there are no such tables.
+
+    `region` is for catalogs on AWS whose properties name no region: otherwise their clients would look for one in the
+    environment. Raises SessionError."""
     wanted = formats_of(formats, catalogs)
     if not wanted:
         return {}
@@ -98,7 +100,7 @@ def lake_settings(
 
 
 def _of_catalog(properties: Mapping[str, str]) -> list[str]:
-    """Return the packages that one catalog needs: AWS's bundle, and the driver of its database."""
+    """Return the packages that one catalog needs: AWS's bundle if it is on AWS, and the driver of its database."""
     found = [AWS_BUNDLE] if _is_on_aws(properties) else []
     if properties["type"] == "jdbc":
         uri = properties.get("uri", "").strip().lower()

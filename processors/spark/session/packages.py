@@ -12,8 +12,9 @@ PACKAGES = "spark.jars.packages"
 
 
 def joined(given: str | None, more: Iterable[str]) -> str:
-    """Return the given packages and ours as one list. If the user names an artifact, in any version, ours is left
-    out."""
+    """Return the user's packages (`given`) and ours (`more`) as one list. If the user names an artifact, in any
+    version, our package of it is left out.
+    """
     theirs = [part for item in (given or "").split(",") if (part := item.strip())]
     ours = (one for one in more if not any(_artifact(one) == _artifact(other) for other in theirs))
     return ",".join(dict.fromkeys((*theirs, *ours)))

@@ -1,5 +1,5 @@
-"""Sentences about payloads that do not fit the schema: a warning about stray fields, and a refusal of too many
-malformed records.
+"""Sentences about payloads that do not fit the schema: a warning about stray fields, which the schema does not name,
+and a refusal of too many malformed records.
 
 Pure: counts in, sentences out.
 """
@@ -9,23 +9,25 @@ from __future__ import annotations
 from mld.properties.printable import printable
 
 STRAY_NAMES_MAX = 50
-"""Names of stray fields that are logged since the start. Producers choose the names, so their number has no bound."""
+"""At most so many names of stray fields are logged since the start. Producers choose the names, so their number has no
+bound.
+"""
 RECORDS_MIN = 100
-"""A share of fewer records is not judged."""
+"""The share of malformed records is not judged before there are so many records."""
 
 
 class StrayNames:
-    """The names of stray fields that were logged already."""
+    """Keeps the names of stray fields that were logged already."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def news(self, count: int, names: str | None) -> str | None:
-        """Return a warning if one of `names`, a list with commas, is new; else None."""
-        new = [name for name in (names or "").split(", ") if name and name not in self._said]
-        if not new or len(self._said) >= STRAY_NAMES_MAX:
+        """Return a warning if at least one of `names`, a list with commas, was not logged before; else None."""
+        new = [name for name in (names or "").split(", ") if name and name not in self._logged]
+        if not new or len(self._logged) >= STRAY_NAMES_MAX:
             return None
-        self._said.update(new)
+        self._logged.update(new)
         return (
             f"{count} records have fields that mld.spark.schema does not name, and that are left out: "
             f"{printable(', '.join(new))} (letter case counts); name them there, or keep them in "
@@ -34,16 +36,19 @@ class StrayNames:
 
 
 class MalformedShare:
-    """The share of malformed records among the last hundred. A batch of a hundred or more is judged alone."""
+    """Judges the share of malformed records among the last hundred. A batch of a hundred or more is
+    judged by itself.
+    """
 
     def __init__(self, share_max: float) -> None:
         self._share_max = share_max
         self._seen = self._bad = 0.0
-        """Counts for the last hundred records, scaled down if a batch has more. Refused records count, too."""
+        """Numbers of records and of malformed records among the last hundred, scaled down if a batch has more. Records
+        that were refused count, too."""
 
     def excess(self, seen: int, malformed: int) -> str | None:
-        """Count the next records. Return the reason if too many are malformed: then they are refused, and are delivered
-        again."""
+        """Count `seen` further records, of which so many are malformed. Return a reason if these are too many: then the
+        records have to be refused, and are delivered again. Otherwise return None."""
         if not seen:
             return None
         own = min(seen, RECORDS_MIN)

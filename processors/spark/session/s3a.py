@@ -1,9 +1,9 @@
 """Settings that Spark needs for its own S3 client (S3A): packages, credentials, and the address of the store.
 
-Spark needs S3A if executors of a cluster stage files on S3, and for Delta tables there. Everything else works without
-it. Hadoop names an SDK of 700 MB, of which S3A needs only the modules listed here. Executors get no keys from us: they
-use the same credential providers as the daemon, on their own machines. Settings of the user are kept. Pure: values in,
-values out.
+Spark needs S3A if executors of a cluster stage files on S3, for a spool on S3, and for Delta tables there. Everything
+else works without it. Hadoop requires an SDK of 700 MB, of which S3A needs only the modules listed here. Executors get
+no keys from us: they use the same credential providers as the daemon, on their own machines. Settings of the user are
+kept. Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mld.processors.spark.sink_spec import S3Access, SinkSpec, is_s3
 from mld.properties.credentials import Provider, ProviderKind
 
 SDK_OF: Mapping[str, str] = {"3.4.2": "2.29.52", "3.5.0": "2.35.4"}
-"""The version of the SDK with which each Hadoop was released."""
+"""For each version of Hadoop, the version of Amazon's SDK with which it was released."""
 MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 CLIENT, SDK = "org.apache.hadoop:hadoop-aws", "software.amazon.awssdk"
 EXCLUDED = (f"{SDK}:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*", "org.slf4j:*")
@@ -37,12 +37,12 @@ CLASSES = {
     ProviderKind.ANONYMOUS: "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
     ProviderKind.ASSUME_ROLE: f"{_AUTH}.AssumedRoleCredentialProvider",
 }
-"""The daemon's credential providers, and the classes of S3A and its SDK for them."""
+"""For each credential provider of the daemon, the class of S3A or of the SDK that does the same."""
 
 
 def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | None, *, elsewhere: bool) -> bool:
-    """Return whether Spark needs S3A. `elsewhere`: executors run on other machines, so they stage files on S3
-    themselves."""
+    """Return whether Spark needs S3A. `elsewhere` means that executors run on other machines, so that they stage files
+    on S3 themselves."""
     specs = tuple(sinks)
     files = (*(spec.path for spec in specs if spec.format not in ("delta", "iceberg")), dead_letter)
     tables = (spec.path for spec in specs if spec.format == "delta")
@@ -50,7 +50,8 @@ def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | N
 
 
 def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings of Spark. Settings in `theirs` win. `hadoop` is the version of PySpark's Hadoop.
+    """Return the settings of Spark for S3A. Settings of the user in `theirs` win. `hadoop` is the version of PySpark's
+    Hadoop.
 
     Raises SessionError."""
     ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}
@@ -60,7 +61,7 @@ def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]
 
 
 def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return the packages of S3A, unless the user names some. Raises SessionError."""
+    """Return settings that add the packages of S3A; none if the user names such packages. Raises SessionError."""
     if any("hadoop-aws" in theirs.get(key, "") for key in (PACKAGES, *JARS)):
         return {}
     sdk = SDK_OF.get(hadoop or "")
@@ -74,7 +75,7 @@ def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _store(access: S3Access) -> dict[str, str]:
-    """Return how S3A reaches the store."""
+    """Return the settings by which S3A reaches the store, and encrypts files there."""
     found = {
         "fs.s3.impl": FILE_SYSTEM,
         "fs.s3n.impl": FILE_SYSTEM,
@@ -89,7 +90,7 @@ def _store(access: S3Access) -> dict[str, str]:
 
 
 def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
-    """Return settings by which executors find credentials: with the daemon's providers. Raises SessionError."""
+    """Return settings that make executors use the same credential providers as the daemon. Raises SessionError."""
     kinds = [provider.kind for provider in providers]
     settings: dict[str, str | None] = {}
     for provider in providers:
@@ -97,8 +98,8 @@ def _credentials(providers: tuple[Provider, ...]) -> dict[str, str]:
         if provider.kind not in CLASSES:
             raise SessionError(f"executors cannot use {provider}, which runs in the daemon only; {remedy}")
         if provider.kind in (ProviderKind.PROFILE, ProviderKind.ASSUME_ROLE) and kinds.count(provider.kind) > 1:
-            said = f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {kinds.count(provider.kind)}"
-            raise SessionError(f"{said}; {remedy}")
+            why = f"S3A takes one {provider.kind.value}, and AwsCredentialsProvider has {kinds.count(provider.kind)}"
+            raise SessionError(f"{why}; {remedy}")
         if provider.kind is ProviderKind.PROFILE and provider.arguments:
             settings["fs.s3a.auth.profile.name"] = provider.arguments[0]
         if role := provider.role:

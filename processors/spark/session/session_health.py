@@ -1,8 +1,8 @@
 """Watches whether a session can still run jobs: its JVM, executors, tasks that hang, and streaming queries.
 
-After a restart, a standalone master does not know its old applications and gives them no executors, and Spark would
-wait for ever. So if a job has had no executor for a while, the session is given up, and a new session registers at the
-master.
+After a restart, the master of a standalone cluster does not know its old applications and gives them no executors, and
+Spark would wait for ever. So if a job has had no executor for a while, the session is given up, and a new session
+registers at the master.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 LOOK_MAX_S = 5.0
 """Longest time between two checks of the jobs."""
-HEED_S = 60
-"""Longest wait for the tasks of a cancelled job to end. Spark kills a Python worker after two seconds; a Java task that
-ignores the interrupt cannot be ended.
+CANCEL_WAIT_S = 60
+"""Longest wait for the tasks of a cancelled job to end. Spark kills a Python worker after two seconds, but a Java task
+that ignores the interrupt cannot be ended.
 """
 TAG = "mld-engine"
-"""Tag of the engine's jobs. The user's streaming queries have other tags."""
+"""Tag of the engine's jobs. Jobs of the user's streaming queries do not have it."""
 
 
 def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) -> None:
-    """Start a thread that calls `act` when `look` has returned the same non-empty value for `limit_s`. It ends with the
-    session."""
+    """Start a thread that calls `look` again and again. When it has returned the same non-empty value for `limit_s`,
+    the thread calls `act` with that value. The thread ends with the session.
+    """
 
     def watch() -> None:
         before, since = None, 0.0
@@ -50,7 +51,7 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
                 elif now - since >= limit_s:
                     before = None
                     act(seen)
-            except Exception as error:  # usually the JVM is gone or the session has ended, which others report
+            except Exception as error:  # usually the JVM is gone or the session has ended, which is noticed elsewhere
                 log.debug("the jobs of the session are not watched any more: %s", first_line(error))
                 return
             time.sleep(min(LOOK_MAX_S, limit_s / 4))
@@ -61,19 +62,21 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
 class SessionHealth:
     """Checks that the session can run jobs, and that the user's streaming queries run; both checks raise SessionGone.
 
-    A task that never ends would hold up its batch for ever. So a job of the engine is cancelled if none of its running
-    tasks ends for a while. Waits for a sink outside of tasks do not count. If a cancelled task goes on, the session is
-    given up."""
+    A task that never ends would delay its batch for ever. So a job of the engine is cancelled if none of its running
+    tasks ends for a while. While the driver waits for a sink and no task is running, no job is cancelled. If a
+    cancelled task does not end, the session is given up.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._limit_s = math.inf
         self._queries: list[StreamingQuery] = []
         self._hung: list[int] = []
-        """Stages whose tasks do not end."""
+        """Ids of the cancelled stages, whose tasks did not end in time."""
 
     def watch(self, limit_s: float) -> None:
-        """Start to watch the jobs that this thread runs from now on, and cancel those that hang."""
+        """Start to watch the jobs that this thread runs from now on, and cancel a job of which no task ends for
+        `limit_s`."""
         self._limit_s = limit_s
         self._session.sparkContext.addJobTag(TAG)
         self._session.sparkContext.setInterruptOnCancel(True)
@@ -95,19 +98,19 @@ class SessionHealth:
         self._hung = [stage for stage, _ in progress]
         self._session.sparkContext.cancelJobsWithTag(TAG)
 
-    def _heed(self) -> NoReturn:
+    def _await_cancelled(self) -> NoReturn:
         """Raise TaskHangs once the cancelled tasks have ended, or SessionGone if they do not end."""
-        said = f"no task of a batch has ended for {self._limit_s:g} s (mld.spark.taskTimeoutMillis): it is cancelled"
-        for _ in range(HEED_S):
+        reason = f"no task of a batch has ended for {self._limit_s:g} s (mld.spark.taskTimeoutMillis): it is cancelled"
+        for _ in range(CANCEL_WAIT_S):
             if not self._running(self._hung):
                 self._hung = []
-                raise TaskHangs(said)
+                raise TaskHangs(reason)
             time.sleep(1)
-        raise SessionGone(f"{said}, and does not heed that")
+        raise SessionGone(f"{reason}, and does not heed that")
 
     def check(self) -> None:
-        """Check quickly, without a job, that JVM and session live and no query has failed. Raises TaskHangs if a job
-        was cancelled."""
+        """Check quickly, without running a job, that the JVM and the session live and no streaming query has failed.
+        Raises TaskHangs if a job was cancelled."""
         process = jvm_of(self._session)
         try:
             if process is not None and process.poll() is not None:
@@ -116,7 +119,7 @@ class SessionHealth:
             failed = [query for query in self._queries if query.exception() is not None]
             self._queries = self._session.streams.active
             if self._hung:
-                self._heed()
+                self._await_cancelled()
         except SessionGone:
             raise
         except Exception as error:
@@ -124,11 +127,11 @@ class SessionHealth:
         if stopped:
             raise SessionGone("Spark has stopped the application; see its lines above")
         if failed:
-            said = sentence(str(failed[0].exception()))
-            raise SessionGone(f"the streaming query {failed[0].name or failed[0].id} has failed: {said}")
+            why = sentence(str(failed[0].exception()))
+            raise SessionGone(f"the streaming query {failed[0].name or failed[0].id} has failed: {why}")
 
     def probe(self) -> None:
-        """Run a job without data. If even this job fails, the records are not to blame."""
+        """Run a job without records. If even this job fails, raise SessionGone: no record is to blame."""
         try:
             self._session.range(1).count()
         except Exception as error:
@@ -143,7 +146,9 @@ def jvm_of(session: SparkSession) -> subprocess.Popen[bytes] | None:
 
 
 def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: float) -> None:
-    """Start to watch for a job without executors, and kill the JVM then. The watcher of the JVM ends the host."""
+    """Start a watcher that kills the JVM if a job has had no executor for `limit_s`. When the JVM ends, so does the
+    host.
+    """
     context = session.sparkContext
 
     def is_starved() -> bool:

@@ -1,6 +1,6 @@
-"""Turns an exception of Spark into the error of a sink on which the engine acts, in a sentence with its remedy.
+"""Turns an exception of Spark into an error of a sink, by whose class the engine decides, with a sentence and a remedy.
 
-`error_classes` decides what the exception means. This module turns that meaning into an error of `sink_port`.
+`error_classes` decides the meaning of the exception. This module returns the error class of `sink_port` for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 from mld.processors.spark.sink_port import DataRefused, InputGone, JobFailed, SinkError, SinkRefused, ValueFailed
 
 OF_A_RULE = ("22001", "23", "44", "54006")
-"""Beginnings of SQLSTATEs for rules of a table. A row breaks such a rule only when it is written."""
+"""Beginnings of SQLSTATEs that report a violated rule of a table, such as a constraint. A row can be computed without
+violating it, and violates it when it is written.
+"""
 RAISED = "P0001"
 REMEDIES = {
     ErrorKind.DISK_FULL: "; make room, nothing was acknowledged and it is tried again",
@@ -42,26 +44,27 @@ def failure(error: BaseException, doing: str) -> SinkError:
     """Return the sink error for an exception of Spark, in a sentence that begins with `doing`."""
     causes = causes_of(error)
     kind = kind_of(causes)
-    said = f"{doing}: {sentence(str(error)) or type(error).__name__}"
+    what = f"{doing}: {sentence(str(error)) or type(error).__name__}"
     if kind is ErrorKind.ROW and any(_is_refused(cause) for cause in causes):
-        return DataRefused(said)
+        return DataRefused(what)
     if any(NO_FILE_NAME in cause.names for cause in causes):
-        return SinkRefused(said + LOCALE)
+        return SinkRefused(what + LOCALE)
     remedy = REMEDIES.get(kind, "")
     if any(PYTHON in cause.names for cause in causes) and python_class(causes).endswith(NO_MODULE):
         remedy = MODULE
-    return OF_KIND.get(kind, SinkError)(said + remedy)
+    return OF_KIND.get(kind, SinkError)(what + remedy)
 
 
 def _is_refused(cause: Cause) -> bool:
-    """Return whether the row can be computed, but the sink does not take it."""
+    """Return whether this cause shows that the row can be computed, but the sink does not take it."""
     rule = cause.state.startswith(OF_A_RULE) or cause.condition in CONDITIONS
     return rule or (cause.state == RAISED and NO_NAME in cause.text)
 
 
 def python_class(causes: Sequence[Cause]) -> str:
-    """Return the class of the exception in a Python worker; "" if there is none. It is the first text after the frames
-    of the traceback, so it comes before any text of a record."""
+    """Return the name of the class of the exception in a Python worker; "" if there is none.
+
+    In the text it follows right after the frames of the traceback, so it comes before any text of a record."""
     text = next((cause.text for cause in causes if PYTHON in cause.names), "")
     lines = text.partition(TRACEBACK)[2].splitlines()[1:]
     return next((line.partition(":")[0] for line in lines if line and not line[0].isspace()), "")

@@ -1,10 +1,10 @@
 """Configures and starts the one SparkSession of a host, after checking Java and PySpark.
 
-In local mode, everything stays on the loopback interface, so a session starts without a network. It is also closed to
-other users of the machine: calls to the driver need a secret that Spark makes for each session, and there is no UI
-unless the user asks for one, because Spark's UI has no login. The JVM's heap is bounded, and the JVM exits when its
-memory is used up. It ignores signals to a whole process group, and ends with its host. The user's `mld.spark.conf.*`
-overrule all of this.
+In local mode, the session uses only the loopback interface, so it starts without a network. Other users of the machine
+have no access to it: calls to the driver need a secret that Spark makes for each session, and there is no UI unless the
+user asks for one, because Spark's UI has no login. The JVM's heap is bounded, and the JVM exits when its memory is used
+up. The JVM ignores signals to its whole process group, and ends with its host. The user's `mld.spark.conf.*` overrule
+all of this.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 JAVA_MIN = 17
 JAVA_CHECK_S = 20.0
-"""On a loaded machine a JVM takes seconds to start."""
+"""Longest wait for `java -version`. On a loaded machine a JVM takes seconds to start."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOOPBACK = "127.0.0.1"
 LOGGING_FILE = Path(__file__).with_name("log4j2.properties")
-"""Configuration of Spark's log: warnings only, one line each, without time stamps (the daemon's log adds them).
-Warnings of every start are left out, and those of S3A about its committer, which is no part of our commits. So are long
-messages about lost races for a version of a Delta log.
+"""Configuration of Spark's log: only warnings and errors, one line each, without time stamps (the daemon's log adds
+them). It leaves out warnings that come at every start, warnings of S3A about its committer, which our commits do not
+use, and long messages about lost races for a version of a Delta log.
 """
 JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC "
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
 )
-"""Half of the heap is for new objects, because a batch leaves nothing behind. The compiler C2 waits ten times as long
-as by default: it would take a third of a start's CPU, mostly for code that does not run again.
+"""Half of the heap is for new objects, because nothing of a batch is needed after it. Code has to run ten times as
+often as by default before the compiler C2 compiles it: otherwise C2 takes a third of a start's CPU time, mostly for
+code that does not run again.
 """
 OF_SQL = {
     "spark.sql.session.timeZone": "UTC",
@@ -57,42 +58,44 @@ OF_SQL = {
     "spark.sql.variant.allowDuplicateKeys": "true",
 }
 """Settings of every session, local or not. By default Spark writes times to Parquet as INT96, which is deprecated and
-has no statistics, so a reader that filters by time has to read every file. Stray fields are variants; a record with a
-duplicate key must not lose them.
+has no statistics, so a reader that filters by time has to read every file. Stray fields are kept as variants, which
+must also be possible for a record with a duplicate key.
 """
 SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
-"""How many tasks read a Delta table's log. Delta's default of 50 takes most of the time of a small commit on one
-machine.
+"""Setting for the number of tasks that read a Delta table's log. On one machine, Delta's default of 50 tasks takes most
+of the time of a small commit.
 """
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JAVA_OPTIONS = {DRIVER_OPTIONS, "spark.executor.extraJavaOptions"}
-"""The user's values of these keys are added to ours instead of replacing them."""
+"""The user's values of these keys are appended to ours instead of replacing them."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
-"""Together with `JVM_OPTIONS` this saves a seventh of a batch's CPU."""
+"""Together with `JVM_OPTIONS` this option saves a seventh of a batch's CPU time."""
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 AVRO_LENGTH_MAX = 16 << 20
-"""Longest text, bytes and collection that Avro accepts. A record of Kinesis has at most 10 MiB. Without a limit,
-garbage that looks like a huge length would use up the memory of the JVM.
+"""Greatest length of a text, of bytes and of a collection that Avro accepts. A record of Kinesis has at most 10 MiB.
+Without a limit, bytes that Avro takes for a huge length would use up the memory of the JVM.
 """
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={AVRO_LENGTH_MAX}" for what in ("string", "bytes", "collectionItems")
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
-"""Settings whose values the UI and Spark's own logs hide: Spark's default, and the keys of Azure."""
+"""Spark's UI and its own logs hide the values of settings whose names match this: Spark's default, and the keys of
+Azure.
+"""
 EXTRA = pip_install("spark")
 PYSPARK_MIN = (4, 1)
 """The first version that can cut a frame into given partitions, which the search for failing records needs."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
-"""Environment variables of another Spark, which are removed: its jars mixed with this PySpark's fail in strange ways,
-and our keys decide where Spark runs.
+"""Environment variables that the user may have set for another Spark. They are removed: jars of another Spark mixed
+with this PySpark's fail in strange ways, and our keys decide where Spark runs.
 """
 WORKER_SOCKETS = "spark.python.unix.domain.socket"
 WORKER_SOCKETS_DIR_MAX = 60
-"""Longest directory, in bytes, for these sockets. With a longer one every Python function fails."""
+"""Longest path, in bytes, of the directory for these sockets. With a longer one every Python function fails."""
 ARROW_MODULES = ("pandas", "pyarrow")
-"""Packages that Arrow needs between the JVM and Python functions."""
+"""Packages that are needed to transfer values between the JVM and Python functions by Arrow."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""They print each exception with the JVM's stack; we log one sentence instead."""
+"""Loggers that print each exception with the JVM's stack. They are turned off, because we log one sentence instead."""
 
 
 def check_extra() -> None:
@@ -146,8 +149,8 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
 
 
 def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
-    """Return all settings of Spark that differ from its defaults; the user's settings overrule ours. `archive`: options
-    of the JVM for its archive of classes."""
+    """Return all settings of Spark that differ from its defaults. The user's settings overrule ours. `archive` has the
+    JVM's options for its archive of classes."""
     own_options = f'{JVM_OPTIONS}{_huge_pages()}{archive} "-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}"'
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
@@ -208,15 +211,15 @@ def lake(settings: SparkSettings) -> dict[str, str]:
 
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings for Spark's own S3 client, if Spark needs one. `theirs` is set already. Raises
-    SessionError."""
+    """Return the settings for Spark's own S3 client, if Spark needs it; else none. `theirs` are settings that exist
+    already, and are kept. Raises SessionError."""
     if not is_needed(settings.sinks, settings.dead_letter, settings.spool, elsewhere=not settings.is_local):
         return {}
     return s3a_settings(settings.s3, hadoop_version(), theirs)
 
 
 def hadoop_version() -> str | None:
-    """Return the version of PySpark's Hadoop, from the name of a jar; None if no name tells."""
+    """Return the version of PySpark's Hadoop, from the name of a jar; None if no jar has such a name."""
     found = importlib.util.find_spec("pyspark")
     places = (found.submodule_search_locations or ()) if found is not None else ()
     jars = (jar for place in places for jar in (Path(place) / "jars").glob("hadoop-client-api-*.jar"))
@@ -224,16 +227,16 @@ def hadoop_version() -> str | None:
 
 
 def python_functions() -> dict[str, str]:
-    """Return settings that turn Arrow off if its packages are missing. Spark would turn it off, too, but with a warning
-    for each function."""
+    """Return settings that turn Arrow off for Python functions if its packages are missing. Spark would turn it off by
+    itself, but with a warning for each function."""
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def worker_sockets(scratch: Path) -> dict[str, str]:
-    """Return settings by which Spark talks to Python workers over sockets in the private directory. Over ports, any
-    user of the machine could have workers started, because Spark asks for no secret before."""
+    """Return settings that make Spark connect to Python workers by sockets in the private directory. If it used ports,
+    any user of the machine could make Spark start workers, because it asks for a secret only afterwards."""
     if len(os.fsencode(scratch)) > WORKER_SOCKETS_DIR_MAX:
         log.warning("%s is too long a path for sockets: others may have Python workers made; shorten TMPDIR", scratch)
         return {}
@@ -250,7 +253,7 @@ def _huge_pages() -> str:
 
 
 def local_cores(master: str) -> int:
-    """Return how many tasks run at once with a master `local…`."""
+    """Return how many tasks run at the same time with this master, which begins with `local`."""
     inside = master.partition("[")[2].partition("]")[0].split(",")[0].strip()
     if inside == "*":
         return os.cpu_count() or 1
@@ -298,7 +301,7 @@ def java_home(env: Mapping[str, str]) -> Path:
 
 
 def check_format(session: SparkSession, name: str, key: str) -> None:
-    """Check before the first record that Spark knows a format. Raises SessionError."""
+    """Check that Spark knows a format, so that an error shows before the first record. Raises SessionError."""
     try:
         source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
         source.lookupDataSource(name, session._jsparkSession.sessionState().conf())

@@ -1,1 +1,1 @@
-"""The sinks: files, Delta, Iceberg, and any other format that Spark can write."""
+"""The sinks: files, Delta, Iceberg, PostgreSQL by JDBC, and any other format that Spark can write."""

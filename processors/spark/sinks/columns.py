@@ -1,11 +1,11 @@
-"""Columns of a sink: how a frame changes them, and the frame converted to them.
+"""Computes how a frame changes the columns of a sink, and converts the frame to the sink's columns.
 
 Columns, and fields of structs, are matched by name without regard to case. They keep their first spelling and their
-type, and values of a narrower type are widened. A new field is added at the end; later frames may lack it. A type
-becomes a wider one if the format can change types. Types are compared as Spark's types, never as texts. Only the ledger
-of a directory stores texts, and these are parsed.
+type, and values of a narrower type are widened. A new column or field is added at the end; later frames may lack it. If
+the format can change types, a column gets a wider type when a frame needs it. Types are compared as Spark's types,
+never as texts. Only the ledger of a directory stores texts, which are parsed.
 
-Pure, but for lines that it logs, and for `fitted`, which adds a step to a frame. No job is run.
+Pure, except for lines that it logs, and for `fitted`, which adds a step to a frame. No job is run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ log = logging.getLogger("mld.spark")
 WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 """Digits of the largest value of each integer type."""
 EXACT_IN = {**WHOLE_DIGITS, "float": 5, "double": 10}
-"""How many digits an integer type may have so that a column of this type holds all its values exactly."""
+"""For each type of a column: so many digits may the values of an integer type have, and the column still holds each
+value exactly.
+"""
 PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CASE_SENSITIVE = "spark.sql.caseSensitive"
 REMEDY = "use a new directory or table"
@@ -44,8 +46,9 @@ def by_name(fields: StructType) -> dict[str, StructField]:
 
 
 def place_of(fields: StructType, name: str) -> tuple[str, DataType] | None:
-    """Return a column as an identifier of Spark's SQL, and its type. A name with dots is first looked for as it is,
-    then as a path through structs. None if neither exists."""
+    """Return the identifier of a column in Spark's SQL, and the column's type; None if there is no such column.
+
+    A name with dots is first looked for as the name of a column, then as a path through structs."""
     from pyspark.sql.types import StructType
 
     known, (first, _, rest) = by_name(fields), name.partition(".")
@@ -73,7 +76,7 @@ def holds(wide: DataType, narrow: DataType) -> bool:
 
 
 def widens(had: DataType, new: DataType) -> bool:
-    """Return whether a format that can widen types changes a column from type `had` to type `new`."""
+    """Return whether a format that can widen types can change a column from type `had` to type `new`."""
     from pyspark.sql.types import FractionalType, IntegralType
 
     alike = any(isinstance(had, family) and isinstance(new, family) for family in (IntegralType, FractionalType))
@@ -81,15 +84,17 @@ def widens(had: DataType, new: DataType) -> bool:
 
 
 class SinkColumns:
-    """The columns of one sink. Each change is logged only once."""
+    """Computes and logs changes of the columns of one sink. Each change is logged only once."""
 
     def __init__(self, sink: str) -> None:
         self._sink = sink
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def grown(self, had: StructType, new: StructType, *, wider: bool = False, remedy: str = REMEDY) -> StructType:
-        """Return the sink's columns after a frame with the columns `new`. `wider`: the format can change types;
-        `remedy`: what a person can do otherwise. Raises SinkRefused."""
+        """Return the columns that a sink with the columns `had` needs for a frame with the columns `new`.
+
+        `wider`: the format can change types. `remedy` is for the message if the frame does not fit. Raises
+        SinkRefused."""
         growth = _Growth(wider, remedy, [])
         try:
             whole = growth.fields("", had, new)
@@ -102,13 +107,15 @@ class SinkColumns:
     def say(self, added: Iterable[str], absent: Iterable[str]) -> None:
         """Log columns that are added, and columns that the frame lacks, each only once."""
         for names, text in ((added, ADDED), (absent, ABSENT)):
-            if fresh := [name for name in names if text + name not in self._said]:
-                self._said.update(text + name for name in fresh)
+            if fresh := [name for name in names if text + name not in self._logged]:
+                self._logged.update(text + name for name in fresh)
                 log.warning(f"sink %s: {text}", self._sink, printable(", ".join(fresh)))
 
 
 def of_ledger(columns: Columns, new: StructType) -> StructType:
-    """Return the columns of a ledger as types. A column that the frame lacks gets the type void, whatever it is."""
+    """Return the columns in a ledger as Spark's types, for a frame with the columns `new`.
+
+    A column that the frame lacks gets the type void, whatever its type is."""
     from pyspark.sql.types import NullType, StructField, StructType
 
     found, mine = [], by_name(new)
@@ -120,13 +127,16 @@ def of_ledger(columns: Columns, new: StructType) -> StructType:
 
 
 def to_ledger(had: Columns, whole: StructType) -> Columns:
-    """Return the columns for the ledger. `whole` is the result of `of_ledger` after `grown`."""
+    """Return the columns for the ledger, as texts.
+
+    `had` are the columns in the ledger so far. `whole` are the same columns as types (`of_ledger`), after `grown`."""
     kinds = ((one.name, text_of(one.dataType)) for one in whole)
     return tuple((name, dict(had)[name] if kind == "void" else kind) for name, kind in kinds)
 
 
 def text_of(type: DataType) -> str:
-    """Return a type as Spark's `simpleString`, with names quoted where parsing needs it."""
+    """Return a type as text, like Spark's `simpleString`, but with names quoted if the text could not be parsed
+    otherwise."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     match type:
@@ -142,14 +152,17 @@ def text_of(type: DataType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """The changes of columns for one frame. `added` has the paths of new columns and fields. Raises ValueError."""
+    """Computes the changes of columns for one frame, and collects the paths of new columns and fields in `added`.
+
+    Raises ValueError if the frame does not fit."""
 
     wider: bool
     remedy: str
     added: list[str]
 
     def fields(self, at: str, had: StructType, new: StructType) -> StructType:
-        """Return a struct with the fields of both. `at` is its path, with a dot at the end, for people."""
+        """Return a struct with the fields of both structs. `at` is the path of the struct, with a dot at the end, for
+        messages."""
         from pyspark.sql.types import StructField, StructType
 
         mine, names = by_name(new), [name.lower() for name in new.names]
@@ -166,7 +179,9 @@ class _Growth:
         return StructType(grown)
 
     def type(self, at: str, had: DataType | None, new: DataType) -> DataType:
-        """Return the type of a column or field that holds values of both types. `had` is None for a new column."""
+        """Return the type for a column or field, in which it holds values of both types. `had` is
+        None for a new one.
+        """
         from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 
         match had, new:
@@ -192,8 +207,10 @@ class _Growth:
 
 
 def fitted(frame: DataFrame, whole: StructType, *, fill: bool = False) -> DataFrame:
-    """Return the frame with the names, types and order of `whole`, also within structs. Missing fields of structs
-    become null; with `fill`, missing columns, too. Return the same frame if nothing changes."""
+    """Return the frame with the names, types and order of `whole`, also within structs. Return the same frame if it has
+    them already.
+
+    Missing fields of structs become null. With `fill`, missing columns become null as well."""
     from pyspark.sql.types import StructField, StructType
 
     kept = by_name(whole) if fill else by_name(frame.schema)

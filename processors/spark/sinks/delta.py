@@ -1,11 +1,12 @@
 """Delta tables, exactly once.
 
-The ledger's entry is in the commit's `userMetadata`, and its number is the `txnVersion` of the application `mld`. Delta
-refuses a second transaction of the same version that runs at the same time, and silently skips one that comes later. So
-after each write the sink reads from the table whose entry has the number.
+The ledger's entry is in the `userMetadata` of a commit of the table, and the entry's number is the `txnVersion` of the
+application `mld`. If two transactions have the same version, Delta refuses the second one if they run at the same time,
+and silently skips it if it comes later. So after each write the sink reads from the table which writer's entry has the
+number.
 
-The log keeps the number for ever, but the entry only as long as `delta.logRetentionDuration`. If the table has the
-number but not the entry, nobody knows which records it holds, and the sink refuses to guess (`_lost`).
+The table's log keeps the number for ever, but the entry only for `delta.logRetentionDuration`. If the table has the
+number but not the entry, it is not known which records the table holds, and the sink refuses to guess (`_lost`).
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COMMITS_OF_OTHERS = 16
-"""After so many commits of others, such as OPTIMIZE, the table is asked whether it has an entry at all, which may cost
-a job.
+"""If the newest so many commits are of other programs (or of OPTIMIZE), the table is asked whether it has an entry at
+all, which may cost a job.
 """
 NO_FILE = "java.io.FileNotFoundException"
-"""Exception for a version of the log that was removed because of its age."""
+"""The exception for a version of the log that was removed because of its age."""
 WIDENING, APPEND_ONLY = "delta.enableTypeWidening", "delta.appendOnly"
 LOST_PROPERTY = "mld.ledger.lost"
-"""Table property: the number of the entry whose loss a person has accepted. It does not cover the loss of a later
-entry.
+"""Property of the table: a person sets it to the number of an entry, to accept that the entry is lost. It does not
+cover the loss of a later entry.
 """
 ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
-"""Schemes for which Delta's own log store lets two drivers overwrite each other's commits: it looks first and then
-writes.
+"""For these schemes Delta's own log store may let two drivers overwrite each other's commits: it checks whether a file
+exists, and then writes it, in two steps.
 """
 SINGLE_DRIVER_STORE = "S3SingleDriverLogStore"
 CONDITION = "fs.option.create.conditional.overwrite"
 NOT_MATCHED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
-"""How S3A reports that a condition did not hold."""
+"""The exception by which S3A reports that the condition of a write did not hold."""
 CONF = "spark.databricks.delta."
 USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
     f"{CONF}commitInfo.userMetadata",
     f"{CONF}write.txnAppId",
     f"{CONF}write.txnVersion",
 )
-"""Settings of the session for a MERGE, with the meaning that options have for an append."""
+"""Settings of the session for a MERGE. They have the same meaning as the options of an append."""
 ROWS = ("numOutputRows",), ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-"""Figures of a commit that count its rows: of an append, and of a MERGE."""
+"""Names of the metrics of a commit that count its rows: for an append, and for a MERGE."""
 
 
 class DeltaSink(LakeSink):
@@ -69,7 +70,7 @@ class DeltaSink(LakeSink):
         super().__init__(spec, spark)
         self._is_tried = False
         self._snapshot: Any = None
-        """The table's state when it was last read; None if there is no table."""
+        """The state of the table when it was last read; None if there is no table."""
 
     def _opened(self) -> HighWaterMarks:
         """Read the marks. Raises SinkRefused if the table cannot be written exactly once, or cannot be merged into."""
@@ -89,17 +90,17 @@ class DeltaSink(LakeSink):
         if self._snapshot is None:
             return None
         for at, commit in enumerate(self._commits()):
-            if f'"application":"{APPLICATION}"' in (said := commit.get("userMetadata") or ""):
-                return self._decoded(said)
+            if f'"application":"{APPLICATION}"' in (text := commit.get("userMetadata") or ""):
+                return self._decoded(text)
             if at == COMMITS_OF_OTHERS and not self._number():
                 return None
         return self._lost()
 
     def _lost(self) -> LedgerEntry | None:
-        """Return None if the table never had an entry of ours, and an entry without marks if a person has accepted the
-        loss.
+        """Return the head for a table in whose history no entry was found: None if the table never had one, and an
+        entry without marks if a person has accepted the loss of the entry.
 
-        Raises SinkRefused if the entry is lost and nobody has accepted that."""
+        Raises SinkRefused if the entry is lost and no person has accepted that."""
         number = self._number()
         if not number:
             return None
@@ -114,13 +115,14 @@ class DeltaSink(LakeSink):
         )
 
     def _number(self) -> int:
-        """Return the highest number of this program in the table, which stays when entries are removed; 0 if there is
-        none."""
+        """Return the number of the newest entry in the table, which the log keeps when entries are removed; 0 if there
+        never was an entry."""
         found = self._snapshot.transactions().get(APPLICATION)
         return int(found.get()) if found.isDefined() else 0
 
     def _commits(self, after: int = -1) -> Iterator[dict[str, Any]]:
-        """Yield the information of commits after a version, the newest first, as far back as the log has files."""
+        """Yield the information about the commits after the version `after`, the newest first, as far back as the log
+        has files."""
         if self._snapshot is None:
             return
         delta: Any = self._spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
@@ -137,8 +139,8 @@ class DeltaSink(LakeSink):
             yield json.loads(info.get().json())["commitInfo"] if info.isDefined() else {}
 
     def _rows_of(self, entry: LedgerEntry) -> int | None:
-        """Return how many rows the commit of the entry has written or changed; None if no such commit came after the
-        version that was last read."""
+        """Read the table again, and return how many rows the commit with this entry has written or changed. Return None
+        if no commit since the last read has this entry."""
         before = -1 if self._snapshot is None else self._snapshot.version()
         self._look()
         for commit in self._commits(before):
@@ -169,7 +171,7 @@ class DeltaSink(LakeSink):
         except SinkRefused:
             raise
         except Exception:
-            # After any error the commit may have happened, so the table is asked.
+            # After any error the commit may have happened, so look for it in the table.
             if (rows := self._rows_of(entry)) is not None:
                 return rows
             raise
@@ -179,8 +181,8 @@ class DeltaSink(LakeSink):
 
     def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
         """Write the frame, or the entry alone if there is no frame. Raises SinkRefused."""
-        said = ledger.encode(entry).decode()
-        ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
+        text = ledger.encode(entry).decode()
+        ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": text}
         options = {**self._spec.options, **ours}
         if frame is None:
             self._append(self._spark.table(self._identifier()).limit(0), options)
@@ -190,11 +192,11 @@ class DeltaSink(LakeSink):
             columns = json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"]
             self._append(by_directories(fitted(frame, whole), columns), options)
         else:
-            conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
+            conf = {USER_METADATA: text, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
             self._change(changes, whole, entry.token, conf)
 
     def _append(self, frame: DataFrame, options: Mapping[str, str]) -> None:
-        """Append a frame to the table, which is made if needed."""
+        """Append a frame to the table. If the table does not exist, Spark makes it."""
         writing = frame.write.format("delta").mode("append").options(**options)
         if self._spec.partition_by:
             writing = writing.partitionBy(*self._spec.partition_by)
@@ -206,9 +208,10 @@ class DeltaSink(LakeSink):
     # --- the table ---------------------------------------------------------------------------------------------------
 
     def _grown(self, frame: DataFrame) -> StructType:
-        """Make the table, or add the columns and fields of the frame that it lacks. Return its columns then. This is a
-        commit of its own, without rows, because a commit that makes a table by name drops `userMetadata`.
+        """Make the table if it does not exist, or add the columns and fields of the frame that it lacks. Return the
+        table's columns.
 
+        This is a commit of its own, without rows, because a commit that makes a table by name loses its `userMetadata`.
         Raises SinkRefused, also if the user's options forbid new columns."""
         from pyspark.sql.types import StructType
 
@@ -247,7 +250,8 @@ class DeltaSink(LakeSink):
         return f"delta.{quoted(self._target)}" if "/" in self._target else self._target
 
     def _refuse_one_driver_store(self) -> None:
-        """Raise SinkRefused if two drivers could overwrite each other's commits. Checked once."""
+        """Raise SinkRefused if two drivers could overwrite each other's commits. After a success this is not checked
+        again."""
         if self._is_tried:
             return
         self._look()
@@ -268,8 +272,9 @@ class DeltaSink(LakeSink):
 
 
 def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
-    """Return the sentence that refuses a table which several workers cannot write exactly once, else None. `store` is
-    the log store of the settings."""
+    """Return the sentence that refuses a table because several workers cannot write it exactly once; None if they can.
+
+    `store` is the class of the log store in the settings, if any."""
     if scheme not in ONE_DRIVER_SCHEMES or (store and not store.endswith(SINGLE_DRIVER_STORE)):
         return None
     key = f"mld.spark.conf.spark.delta.logStore.{scheme}.impl"
@@ -281,8 +286,8 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
 
 
 def is_conditional(session: SparkSession, place: str) -> bool:
-    """Return whether a file below `place` is created only if it does not exist, by a trial with two writers of one
-    file. Raises what Spark raises if the trial fails."""
+    """Return whether a conditional write below `place` creates a file only if it does not exist. This is tried with two
+    writers of one file. Raises Spark's exception if the trial itself fails."""
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(f"{place.rstrip('/')}/_mld/probe/{java.java.util.UUID.randomUUID()}")
     files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

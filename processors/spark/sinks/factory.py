@@ -1,6 +1,6 @@
-"""Makes a sink from its settings, and refuses before the first record what cannot work.
+"""Makes a sink from its settings, and refuses settings that cannot work, before the first record.
 
-No sink is touched before its `open`.
+A sink reads or writes nothing before its `open`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ OURS = {
     "delta": ("replacewhere", "partitionoverwritemode", "overwriteschema", "datachange", "txn", "usermetadata"),
     "iceberg": ("branch", "tag", "snapshot-property.", "overwrite-mode", "isolation-level", "validate-", "rewritten-"),
 }
-"""Beginnings of options that an append ignores, or that our commits set themselves."""
+"""Beginnings of options that are refused, because an append ignores them, or our commits set them themselves."""
 ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
-"""Databases that earlier versions of mld wrote exactly once. They are refused, so that nobody finds out by doubled
-rows.
+"""Databases that earlier versions of mld wrote exactly once. They are refused now, because otherwise users would learn
+of the change by doubled rows.
 """
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
-    """Return the sink of a spec. Its `open` needs the session. Raises SinkRefused that names the key.
+    """Return the sink of a spec. The session is not used before the sink's `open`. Raises SinkRefused that names the
+    key.
 
-    `scratch`: a directory of this machine to which Spark writes, too, with room for a batch; None if executors run
-    elsewhere."""
+    `scratch` is a directory of this machine with room for a batch, to which Spark can write; None if executors run on
+    other machines.
+    """
     format = spec.format.lower()
     if format in FILES:
         return _files(spec, spark, scratch)
@@ -55,7 +57,8 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
-    """Return the sink of a PostgreSQL table; None for a database that only Spark's own writer supports."""
+    """Return the sink of a PostgreSQL table; None for a database that only Spark's own writer can write. Raises
+    SinkRefused."""
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_connection import check_options
 

@@ -4,10 +4,10 @@ Files are moved one by one into the directory or its `<column>=<value>/` directo
 number of its commit. A commit of one file appears at once. While a commit of several files is being moved, a reader may
 see a part of it, but never a record twice.
 
-`commit.journal` explains why a commit happens once, whatever dies. Spark writes into a private staging area, so
-leftovers of its own committer (`_temporary`, `_SUCCESS`, late attempts of tasks) never get into the sink. For S3 Spark
-writes to a directory of this machine and needs no S3 client. The executors of a cluster write to a staging area in the
-bucket by S3A (`session.s3a`).
+`commit.journal` explains why a commit happens exactly once, whichever process dies. Spark writes into a staging area,
+so leftovers of its own committer (`_temporary`, `_SUCCESS`, late attempts of tasks) never get into the sink. For a sink
+on S3, Spark in local mode writes to a directory of this machine, and needs no S3 client. The executors of a cluster
+write to a staging area in the bucket by S3A (`session.s3a`).
 """
 
 from __future__ import annotations
@@ -41,28 +41,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 BY_PLACE = frozenset(("csv",))
-"""Formats whose files do not name their columns."""
+"""Formats whose files do not contain the names of their columns."""
 DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
-"""Default options, which the user's options overrule. The files of a batch are small. With Parquet's usual dictionary
-of 1 MB nearly all values of a column without repetitions would go into a dictionary, which is built in vain and takes a
-fifth of a batch's CPU.
+"""Default options, which the user's options overrule. The files of a batch are small. With Parquet's default dictionary
+size of 1 MB nearly all values of a column without repetitions would go into a dictionary that saves nothing, and costs
+a fifth of a batch's CPU time.
 """
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 LOOKED_AT = 10_000
-"""How many files are searched for files of a lost ledger."""
+"""In a directory without a ledger, so many files are searched for names that only commits give."""
 MANY_FILES = 1_000
-"""A commit of more files causes a warning."""
+"""A commit of more files than this causes a warning."""
 IN_FILES = " in files"
-"""Text that mld 0.2.0 added to a layout on disks."""
+"""Text at the end of a layout, for sinks on disks, in entries of mld 0.2.0."""
 COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
-"""Each task moves its own files to their places in the staging area when the driver lets it. This saves one copy."""
+"""With version 2, each task moves its own files to their places in the staging area when the driver allows it. This
+saves a copy of each file.
+"""
 
 
 class FileSink(AdmittedSink):
     """A directory of files, written exactly once."""
 
     def __init__(self, spec: SinkSpec, store: Store, staging: Store | None = None) -> None:
-        """Prepare a sink in `store`. `staging` is where Spark writes, by default the same store."""
+        """Prepare a sink in `store`. Spark writes into `staging`, which by default is the same store."""
         self._spec = spec
         self.name = spec.name
         self._store = store
@@ -88,8 +90,8 @@ class FileSink(AdmittedSink):
         return self._admission.marks(head)
 
     def _check_new(self) -> None:
-        """Refuse a directory that has files of commits but no ledger: their marks are lost, so all records would be
-        written again. Raises SinkRefused."""
+        """Raise SinkRefused if a directory without a ledger has files of commits: the marks are lost, so all records
+        would be written again."""
         with failures(f"sink {self.name}: looking for files without a ledger"):
             found = (path for path in map(PurePosixPath, self._store.files("")) if path.parts[0] != HOME)
             for path in islice(found, LOOKED_AT):
@@ -101,7 +103,7 @@ class FileSink(AdmittedSink):
                 )
 
     def newest(self) -> int:
-        """Return the number of the newest commit after finishing it; 0 if there is none. Raises SinkError."""
+        """Finish the newest commit, and return its number; 0 if there is none. Raises SinkError."""
         head = self._journal.open()
         return head.number if head else 0
 
@@ -119,7 +121,7 @@ class FileSink(AdmittedSink):
             return replace(entry, columns=columns, moves=_moves(entry.number, files))
 
         head = self._journal.head()
-        following(head)  # checked before the job, so that a zombie does not run it
+        following(head)  # before the job, so that a worker that has lost its lease does not run it
         frame = frame if frame is None else self._fitted(head, frame)[0]
         try:
             with self._journal.staged() as token:
@@ -138,14 +140,14 @@ class FileSink(AdmittedSink):
         if by := self._spec.partition_by:
             frame = by_directories(frame, by)
         elif self._spec.one_file:
-            frame = frame.repartition(1)  # not `coalesce`, with which the whole pipeline would run in one task
+            frame = frame.repartition(1)  # with `coalesce` the whole pipeline would run in one task
         options = {**DEFAULTS.get(self._spec.format, {}), **self._spec.options, **OPTIONS}
         path = self._staging.uri(self._journal.data(token))
         return write(frame, replace(self._spec, options=options, mode="error", path=path))
 
     def _clean(self, token: str, rows: int) -> list[str]:
-        """Make the data files durable, and return their names. Other files of Spark are removed with the staging
-        area."""
+        """Make the data files in the staging area durable, and return their names. Other files that Spark has written
+        there are removed with the staging area. `rows` is the number of rows that Spark has written."""
         stage("staged")
         data = self._journal.data(token)
         with failures(f"sink {self.name}: making a batch durable"):
@@ -166,7 +168,7 @@ class FileSink(AdmittedSink):
             return files
 
     def _fitted(self, head: LedgerEntry | None, frame: DataFrame) -> tuple[DataFrame, Columns]:
-        """Return the frame with the directory's columns, and the directory's columns after this batch. Raises
+        """Return the frame converted to the directory's columns, and the directory's columns after this batch. Raises
         SinkRefused."""
         for column in self._spec.partition_by:
             if column.lower() not in map(str.lower, frame.columns):
@@ -202,12 +204,14 @@ def _moves(number: int, files: Sequence[str]) -> tuple[FileMove, ...]:
 
 
 def _hidden(name: str) -> bool:
-    """Return whether Spark's readers skip a file: names with `_x` and `.x` are hidden, but `_x=1` is a partition."""
+    """Return whether Spark's readers skip a file: a part of its path begins with a dot, or with `_` and is not a
+    partition such as `_x=1`.
+    """
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)
 
 
 class ExecutorFileSink(FileSink):
-    """Files that executors write to the bucket themselves. Before the first batch this is tried."""
+    """A directory of files in a bucket, to which executors write themselves. This is tried before the first batch."""
 
     def __init__(self, spec: SinkSpec, store: Store, spark: SparkSession) -> None:
         super().__init__(replace(spec, options={**COMMITTER, **spec.options}), store)

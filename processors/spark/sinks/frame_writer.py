@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 UNCOUNTED = frozenset(("kafka",))
-"""Formats whose writer runs a job without events, so that a wait for its counts would never end."""
+"""Formats whose writer runs a job that reports no events, so that a wait for its counts would never end."""
 
 
 def write(frame: DataFrame, spec: SinkSpec) -> int:
     """Write the frame by Spark's writer in one job, and return the number of rows. Raises SinkError and its subclasses.
 
-    The same job counts the rows. -1 for a format whose writer does not tell when it has counted them."""
+    The same job counts the rows. Return -1 for the formats in UNCOUNTED, whose rows cannot be counted."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -31,5 +31,5 @@ def write(frame: DataFrame, spec: SinkSpec) -> int:
         writer = counted.write.format(spec.format).options(**spec.options)
         writer.save(spec.path, mode=spec.mode, partitionBy=list(spec.partition_by) or None)
         return int(observation.get["rows"]) if counts else -1
-    except Exception as error:  # any exception of Spark or of the user's code
+    except Exception as error:  # it may be any exception of Spark or of the user's code
         raise failure(error, f"sink {spec.name}: writing a batch as {spec.format}") from error

@@ -1,7 +1,7 @@
-"""Any format of Spark without a ledger here, such as kafka: written at least once.
+"""`GenericSink`: writes any format of Spark for which mld keeps no ledger, such as kafka, at least once.
 
-A batch whose writer dies before the checkpoint is written again. So such a table needs the key `shardId,
-sequenceNumber, subSequenceNumber`, where the later row wins.
+If the writer of a batch dies before the checkpoint, the batch is written again. So such a table needs the key `shardId,
+sequenceNumber, subSequenceNumber`, and a later row has to replace an earlier one with the same key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class GenericSink:
-    """Writes, and remembers its marks only until another worker may have had the shard."""
+    """Writes frames, and keeps its marks only in memory.
+
+    `open` forgets the marks, because another worker may have had the shards meanwhile."""
 
     exactly_once = False
 

@@ -1,22 +1,23 @@
 """Iceberg tables, exactly once: one commit of the table for each batch, two with `mode = merge`.
 
-A commit adds the batch's files and replaces the ledger's entry, on top of the snapshot at which the last entry was
-read. If another writer has committed since, the catalog refuses the commit. A batch that lost such a race is not
-computed again: the next attempt checks the new marks and commits the same files.
+A commit adds the batch's files to the table and replaces the ledger's entry. It is based on the snapshot at which the
+last entry was read: if another writer has committed since, the catalog refuses the commit. After such a lost race the
+batch is not computed again; the next attempt checks the new marks and commits the same files.
 
-Spark writes files that belong to no snapshot yet, like Iceberg's actions that rewrite files: they are handed to a
-coordinator instead of being committed. Then Iceberg's Java API makes a snapshot of these files, whose parent is the
-snapshot at which the ledger was read. New table metadata, with that snapshot and the ledger's entry, replace the old
-metadata by the catalog's compare-and-swap. Iceberg's own retry loop is not used, because it would put our snapshot on
-top of another writer's. A MERGE stages its snapshot in the table's metadata (write, audit, publish), where no branch
-has it; the same swap makes it the current one. Files that are never committed stay as orphans. They are not deleted
-after a refusal, because a catalog may refuse a retry of a commit that it already applied.
+Spark writes files that belong to no snapshot yet, in the same way as Iceberg's actions that rewrite files: the files
+are registered with a coordinator instead of being committed. Then Iceberg's Java API makes a snapshot with these files,
+whose parent is the snapshot at which the ledger was read. New table metadata, with that snapshot and the ledger's
+entry, replace the old metadata by the catalog's compare-and-swap. Iceberg's own retry loop is not used, because it
+would put our snapshot on top of another writer's. A MERGE first puts its snapshot into the table's metadata without
+adding it to any branch (write, audit, publish); the same swap then makes it the current snapshot. Files that are never
+committed stay as orphans. They are not deleted after a refusal, because a catalog may refuse a retry of a commit that
+it already applied.
 
-The newest entry is a property of the table, and the summary of each snapshot has a short note that names its entry.
-Snapshots are kept for days, and every metadata file has all their summaries. With whole entries in them, each commit
-would write what a thousand commits have recorded. The note ties snapshot and entry together: on the way from the
-current snapshot through its parents, the first note must be that of the property. Otherwise a person has moved `main`,
-and nobody knows which records are in the table.
+The newest entry is a property of the table. The summary of each snapshot has only a short note that names its entry:
+snapshots are kept for days, and every metadata file contains the summaries of all of them, so with whole entries each
+commit would write a thousand entries again. The note shows that snapshot and entry belong together: going from the
+current snapshot back through its parents, the first note must be that of the entry in the property. Otherwise a person
+has moved `main`, and it is not known which records are in the table.
 """
 
 from __future__ import annotations
@@ -45,30 +46,34 @@ if TYPE_CHECKING:
 
 
 PROPERTY = "mld.ledger"
-"""Key of the newest entry among the table's properties, and of the note in a snapshot's summary."""
+"""Property of the table with the newest entry, and the key of the note in a snapshot's summary."""
 KEPT_PROPERTY = "mld.ledger.keep"
-"""A person sets this to the number of the entry that stays valid although `main` was moved by hand."""
+"""Property of the table: a person sets it to the number of an entry, to declare that the entry stays valid although
+`main` was moved by hand.
+"""
 EXPIRED = ""
-"""Stands for the note of a snapshot that has expired."""
+"""Takes the place of the note if the snapshot that may have it has expired."""
 MAIN = "main"
 FILE_SET = "rewritten-file-set-id"
-"""Option that tells Iceberg before 1.11 not to commit the files. Later versions know it by the name."""
+"""Option that makes Iceberg before 1.11 register the files instead of committing them. Later versions recognize this by
+the name of the table (see `_write`).
+"""
 NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
-"""Conditions by which Spark reports that there is no such table."""
+"""Error conditions of Spark if there is no such table."""
 TABLE_CACHE = "org.apache.iceberg.spark.SparkTableCache"
 WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
-"""Write, audit, publish: key in a snapshot's summary, the session's setting, and the table's property that allows
-it."""
+"""Names for write, audit, publish: the key in a snapshot's summary, the setting of the session, and the property of the
+table that allows it."""
 ELSEWHERE = ("spark.wap.branch", WAP_CONF)
-"""Settings by which a user wants rows elsewhere than on `main`."""
+"""Settings by which a user wants rows to be written elsewhere than to `main`."""
 NOTE_CONF = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
-"""Figures of a MERGE in its snapshot's summary, since Spark 4.1."""
+"""Keys of the row counts of a MERGE in the summary of its snapshot, since Spark 4.1."""
 
 
 def note(entry: LedgerEntry) -> str:
-    """Return the note for the summary of the entry's snapshot."""
+    """Return the note that names this entry, for the summary of the entry's snapshot."""
     value = {"application": APPLICATION, "version": "note", "number": entry.number, "token": entry.token}
     return json.dumps(value, separators=(",", ":"))
 
@@ -84,7 +89,7 @@ class IcebergSink(LakeSink):
         self._table: Any = None
         """The table's Java object; None if there is no table."""
         self._metadata: Any = None
-        """The table's metadata when they were last read; the next commit is bound to them."""
+        """The table's metadata when they were last read. The next commit succeeds only if they are still the same."""
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 
@@ -111,11 +116,11 @@ class IcebergSink(LakeSink):
 
         Raises SinkRefused if a person has moved `main`, or the entry is damaged."""
         self._metadata = self._table.operations().refresh()
-        said, kept = self._note(), self._property(PROPERTY)
-        if kept is None:  # a person may have removed the property to have everything written again
-            return LedgerEntry(self._number_of(said), "") if said else None
+        noted, kept = self._note(), self._property(PROPERTY)
+        if kept is None:  # a person may have removed the property, to have all records written again
+            return LedgerEntry(self._number_of(noted), "") if noted else None
         entry = self._decoded(kept)
-        is_of_main = said is not None and (said == EXPIRED or entry.token in said)
+        is_of_main = noted is not None and (noted == EXPIRED or entry.token in noted)
         if is_of_main or self._property(KEPT_PROPERTY) == str(entry.number):
             return entry
         raise SinkRefused(
@@ -127,21 +132,21 @@ class IcebergSink(LakeSink):
         )
 
     def _note(self) -> str | None:
-        """Return the first note on the way from the current snapshot through its parents; None if there never was
-        one."""
+        """Return the first note, going from the current snapshot back through its parents. Return EXPIRED if a parent
+        is gone before a note is found, and None if no snapshot has a note."""
         snapshot, parent = self._metadata.currentSnapshot(), None
         while snapshot is not None:
-            said: str | None = snapshot.summary().get(PROPERTY)
-            if said is not None:
-                return said
+            found: str | None = snapshot.summary().get(PROPERTY)
+            if found is not None:
+                return found
             parent = snapshot.parentId()
             snapshot = None if parent is None else self._metadata.snapshot(parent)
         return None if parent is None else EXPIRED
 
-    def _number_of(self, said: str) -> int:
-        """Return the number in a note. Raises SinkRefused."""
+    def _number_of(self, noted: str) -> int:
+        """Return the number of the entry that a note names. Raises SinkRefused."""
         try:
-            return int(json.loads(said)["number"])
+            return int(json.loads(noted)["number"])
         except Exception as error:
             raise ledger.damaged(f"sink {self.name}: {self._ledger_place}", error) from error
 
@@ -169,7 +174,7 @@ class IcebergSink(LakeSink):
             whole = self._columns.grown(StructType(), frame.schema)
             with self._making():
                 make_table(self._spark, self._target, whole, self._spec.partition_by)
-            raise LostRace  # to begin again with the new table
+            raise LostRace  # so that the attempt begins again, with the new table
         if frame is not None and changes is not None:
             entry = self._entry_after(head, batch, batch_id, layout=self._spec.format)
             return self._published(entry, self._merged(frame, changes, entry))
@@ -185,7 +190,8 @@ class IcebergSink(LakeSink):
         return self._raced(appended, "committing a batch")
 
     def _write(self, frame: DataFrame) -> list[Any]:
-        """Run the job of the frame, and return its files. They are in the table's directory, but in no snapshot."""
+        """Run the job of the frame, and return the files that it has written. They are in the table's directory, but in
+        no snapshot."""
         from pyspark.sql.functions import url_encode
 
         whole = fitted(frame, self._grown(frame), fill=True)
@@ -205,9 +211,10 @@ class IcebergSink(LakeSink):
                 cache.remove(name)
 
     def _table_cache(self) -> Any:
-        """Return the cache in which Spark finds tables by the names that rewrites give them.
+        """Return Iceberg's cache in which Spark finds a table by a name that a rewrite has given it.
 
-        Its method `get()` is overloaded, and Py4J finds either one; hence reflection."""
+        The cache is returned by a static method `get()`. The class has another method of this name, and Py4J may find
+        either one; so the method is called by reflection."""
         gateway: Any = self._spark.sparkContext._gateway
         lang = gateway.jvm.java.lang
         loader = lang.Thread.currentThread().getContextClassLoader()
@@ -215,7 +222,7 @@ class IcebergSink(LakeSink):
         return cache.getMethod("get", gateway.new_array(lang.Class, 0)).invoke(None, gateway.new_array(lang.Object, 0))
 
     def _commit(self, files: list[Any], entry: LedgerEntry) -> None:
-        """Add files in one commit on top of the metadata that were last read. Raises as `_swap`."""
+        """Add files in one commit, based on the metadata that were last read. Raises the same as `_swap`."""
         appending = self._table.newAppend()
         for file in files:
             appending.appendFile(file)
@@ -223,12 +230,13 @@ class IcebergSink(LakeSink):
         self._swap(appending.apply(), entry)
 
     def _merged(self, frame: DataFrame, changes: DataFrame, entry: LedgerEntry) -> int | None:
-        """Commit the batch as one MERGE: stage it beside `main`, then make it the next snapshot of `main`. Return how
-        many rows were changed; None if Spark does not tell. Raises as `_swap`."""
+        """Commit the batch as one MERGE: stage its snapshot outside `main`, then make it the next snapshot of `main`.
+
+        Return how many rows were changed; None if Spark does not report it. Raises the same as `_swap`."""
         columns = self._grown(frame)
         if self._property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
-            raise LostRace  # to begin again with the changed table
+            raise LostRace  # so that the attempt begins again, with the changed table
         before = self._current()
         stage("staging")
         self._change(changes, columns, entry.token, {WAP_CONF: entry.token, NOTE_CONF: note(entry)})
@@ -245,10 +253,11 @@ class IcebergSink(LakeSink):
         return 0
 
     def _swap(self, snapshot: Any, entry: LedgerEntry) -> None:
-        """Make a snapshot the current one and its entry the valid one, in one step on top of the metadata that were
+        """Make a snapshot the current one and its entry the valid one, in one step, based on the metadata that were
         last read.
 
-        Raises LostRace if `main` has moved since. After any other exception the commit may have happened."""
+        Raises LostRace if `main` has moved since then. After any other exception the commit may have happened.
+        """
         if snapshot.parentId() != self._current():
             raise LostRace
         stage("checked")
@@ -289,7 +298,7 @@ class IcebergSink(LakeSink):
 
 
 def make_table(spark: SparkSession, target: str, columns: StructType, partition_by: tuple[str, ...]) -> None:
-    """Create an empty table, and its namespace. Raises what Spark raises, also if another writer was faster."""
+    """Create an empty table, and its namespace. Raises Spark's exception, also if another writer has made it first."""
     namespace, _, _ = target.rpartition(".")
     with suppress(Exception):  # without the permission, the next statement raises a clear error
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
@@ -300,7 +309,7 @@ def make_table(spark: SparkSession, target: str, columns: StructType, partition_
 
 
 def _partition(given: str, columns: StructType) -> str:
-    """Return a partition field for CREATE TABLE, from a column or a transform such as `bucket(4, id)`."""
+    """Return a partition field for CREATE TABLE. `given` is a column, or a transform such as `bucket(4, id)`."""
     found = TRANSFORM.fullmatch(given)
     name = given if found is None else found["column"]
     place = (place_of(columns, name) or (quoted(name), None))[0]

@@ -1,14 +1,14 @@
 """Tables of PostgreSQL by JDBC, exactly once.
 
-Spark writes the frame into a staging table, with as many executors as the frame has partitions. Then the driver runs
-one transaction: it locks the table's row of the ledger (`mld_ledger` in the same schema), checks the marks, copies the
-staged rows with one statement, updates the row, and commits. So rows and marks are there together, or neither. A reader
-sees whole commits.
+Spark writes the frame into a staging table, with as many tasks as the frame has partitions. Then the driver runs one
+transaction: it locks the row that the table has in the ledger (`mld_ledger` in the same schema), checks the marks,
+copies the staged rows with one statement, updates the row, and commits. So either both rows and marks are there, or
+neither. A reader sees whole commits.
 
-Two things must never happen: staged rows copied without the lock, and marks moved in another transaction. The name of a
-staging table has a token and the time. Before its rows are copied, the staging table is locked, because Spark may run a
-task twice, and must have as many rows as Spark has counted. Whoever opens a sink drops staging tables that are older
-than a day.
+Two things must never happen: that staged rows are copied without the lock, and that marks are moved in another
+transaction. The name of a staging table has a token and the time. Before its rows are copied, the staging table is
+locked, because Spark may run a task twice; then it must have as many rows as Spark has counted. A worker that opens a
+sink drops staging tables that are older than a day.
 
 `postgres_sql` has the statements, `jdbc_connection` the connection, `jdbc_errors` the meaning of errors.
 """
@@ -47,9 +47,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 LEDGER_TABLE = "mld_ledger"
 LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry TEXT")
-"""A row for each table. Before the table's first commit its entry is empty."""
+"""Columns of the ledger, which has a row for each table. Before the first commit to a table, the entry in its row is an
+empty text.
+"""
 ABANDONED_S = 24 * 3600
-"""The writer of a staging table of this age is gone."""
+"""If a staging table is of this age, its writer is gone."""
 NO_DRIVER = "java.lang.ClassNotFoundException"
 
 
@@ -65,8 +67,8 @@ class JdbcSink(AdmittedSink):
 
     _ledger_place = f"its row in {LEDGER_TABLE}"
     lock_wait_s = 60
-    """Longest wait for another writer's transaction in the database; then the engine waits. Longer than `idle_s`, so
-    that it outlasts a writer that hangs."""
+    """Longest wait, in the database, for another writer's transaction; after that the engine waits. It is longer than
+    `idle_s`, after which a writer that hangs loses its transaction."""
     idle_s = 30
     """After this time without a statement the server ends a transaction."""
 
@@ -82,7 +84,7 @@ class JdbcSink(AdmittedSink):
         self._admission = Admission(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
-        with self._said("opening its ledger"), self._connection() as connection:
+        with self._failures("opening its ledger"), self._connection() as connection:
             target = self._prepared(connection)
             for (name,) in connection.run(
                 postgres_sql.STAGES_BEFORE, target.schema, str(int(time.time()) - ABANDONED_S)
@@ -100,7 +102,7 @@ class JdbcSink(AdmittedSink):
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         if frame is not None and self._merge.keeps_deleted:
             frame = self._merge.marked(frame)
-        with self._said("writing a batch"):
+        with self._failures("writing a batch"):
             with self._connection() as connection:
                 target = self._prepared(connection)
                 head = self._head(connection, target)
@@ -117,11 +119,11 @@ class JdbcSink(AdmittedSink):
                     self._drop(staging.table)
             return self._published(entry, rows)
 
-    # --- before the transaction: statements that commit on their own -------------------------------------------------
+    # --- before the transaction: statements that commit by themselves ------------------------------------------------
 
     def _prepared(self, connection: JdbcConnection) -> TableName:
-        """Return the user's table, with schema and name as in the catalog. The first call makes the ledger. Raises
-        SinkRefused."""
+        """Return schema and name of the user's table, as in the database's catalog. The first call makes the ledger if
+        needed. Raises SinkRefused."""
         if self._target is None:
             ((schema, first, second, more),) = connection.run(postgres_sql.NAMED, self._given["dbtable"])
             if more or not (second or schema):
@@ -146,11 +148,13 @@ class JdbcSink(AdmittedSink):
         try:
             return [Column(one.name(), type_of(one.dataType(), dialect).databaseTypeDefinition()) for one in fields]
         except Exception as error:
-            said = f"sink {self.name}: PostgreSQL has no type for a column: {first_line(error)}"
-            raise SinkRefused(f"{said}; cast it in the pipeline, for instance with to_json") from error
+            why = f"sink {self.name}: PostgreSQL has no type for a column: {first_line(error)}"
+            raise SinkRefused(f"{why}; cast it in the pipeline, for instance with to_json") from error
 
     def _fit(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
-        """Make the user's table or add columns to it, and make a staging table."""
+        """Make the user's table, or add the columns to it that it lacks, and make a staging table.
+        Raises SinkRefused.
+        """
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
         columns, have = self._columns_of(frame), self._columns(connection, target)
         self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
@@ -161,7 +165,7 @@ class JdbcSink(AdmittedSink):
             lines += [f"PRIMARY KEY ({postgres_sql.listed(columns[place].name for place in by)})"] if by else []
             connection.run(postgres_sql.create(target, lines, self._given.get("createtableoptions", "")))
             log.info("sink %s: made table %s", self.name, target.place)
-            have = self._columns(connection, target)  # read again, as another writer may have made it
+            have = self._columns(connection, target)  # read again, because another writer may have made the table
             found = postgres_sql.fitted(at, columns, have, keys)
         added = [column for column in found if column not in have]
         for column in added:
@@ -189,7 +193,7 @@ class JdbcSink(AdmittedSink):
         renamed = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
         numbered = renamed.withColumn(postgres_sql.ROW, monotonically_increasing_id())
         options = {**self._options, "dbtable": staging.table.place}
-        with self._said("writing a batch into a staging table", of_rows=True):
+        with self._failures("writing a batch into a staging table", of_rows=True):
             rows = write(numbered, replace(self._spec, options=options, mode="append"))
         stage("staged")
         return rows
@@ -222,7 +226,7 @@ class JdbcSink(AdmittedSink):
         update = f"UPDATE {place} SET number = number + 1, token = ?, entry = ? WHERE target = ?"  # noqa: S608
         connection.run(update, entry.token, ledger.encode(entry).decode(), target.table)
         stage("updated")
-        with self._said(f"committing batch {batch_id} (the ledger says whether it happened)", of_rows=True):
+        with self._failures(f"committing batch {batch_id} (the ledger says whether it happened)", of_rows=True):
             connection.run("COMMIT")
         stage("committed")
         return entry
@@ -236,11 +240,11 @@ class JdbcSink(AdmittedSink):
             raise SinkError(
                 f"sink {self.name}: {place} holds {count} rows, and Spark has written {rows}; it is tried again"
             )
-        with self._said(f"putting a batch into table {target.place}", of_rows=True):
+        with self._failures(f"putting a batch into table {target.place}", of_rows=True):
             connection.run(staging.statement)
 
     def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
-        """Return the table's entry as it is now; None if it has none."""
+        """Return the present entry of the table; None if it has none. `lock` is a lock clause of SQL."""
         query = f"SELECT entry FROM {target._replace(table=LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
         rows = connection.run(query, target.table)
         return self._decoded(rows[0][0]) if rows and rows[0][0] else None
@@ -251,13 +255,15 @@ class JdbcSink(AdmittedSink):
         return closing(JdbcConnection(self._spark._jvm, self._options))
 
     def _drop(self, table: TableName) -> None:
-        """Drop a staging table. If that fails, it is dropped after a day."""
+        """Drop a staging table. If that fails, a later `open` drops the table."""
         with suppress(Exception), self._connection() as connection:
             connection.run(f"DROP TABLE {table.place}")
 
     @contextmanager
-    def _said(self, doing: str, *, of_rows: bool = False) -> Iterator[None]:
-        """Turn an error of the database, or of Spark's JDBC client, into the error that the engine acts on."""
+    def _failures(self, doing: str, *, of_rows: bool = False) -> Iterator[None]:
+        """Turn an error of the database, or of Spark's JDBC client, into an error of a sink, with the work (`doing`).
+
+        `of_rows`: whether a row can be to blame."""
         try:
             yield
         except (DataRefused, SinkRefused):

@@ -1,6 +1,6 @@
 """A connection to a database by the JDBC driver that Spark has loaded; Python needs no driver.
 
-Options have Spark's names, in any case. No option may be logged, since a URL may hold a password.
+Options have Spark's names, in upper or lower case. No option may be logged, because a URL may contain a password.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
 
 SILENT_S = 900
-"""Longest wait for an answer."""
+"""Longest wait for an answer of the server."""
 DRIVER, PACKAGE = "org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"
-"""Class of the driver, and Maven coordinates for sentences; the version is an example."""
+"""The class of the driver, and its Maven coordinates for messages; the version is an example."""
 DRIVER_OPTIONS = {"driver": DRIVER, "reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
 """Default options."""
 
 
 class JdbcConnection:
-    """A new connection, made by Spark's own code from these options. Statements commit by themselves until a BEGIN."""
+    """A new connection, which Spark's own code makes from the options. Until a BEGIN each statement
+    commits by itself.
+    """
 
     def __init__(self, jvm: Any, options: Mapping[str, str]) -> None:
         of_spark = jvm.org.apache.spark.sql
@@ -30,7 +32,9 @@ class JdbcConnection:
         self._java.setNetworkTimeout(jvm.java.util.concurrent.ForkJoinPool.commonPool(), SILENT_S * 1_000)
 
     def run(self, sql: str, *values: str) -> list[tuple[str | None, ...]]:
-        """Run a statement. Return its rows, each value as text."""
+        """Run a statement with these values for its parameters. Return its rows; each value in them
+        is a text or None.
+        """
         statement = self._java.prepareStatement(sql)
         for index, value in enumerate(values, 1):
             statement.setString(index, value)
@@ -44,7 +48,7 @@ class JdbcConnection:
         return rows
 
     def close(self) -> None:
-        """Close the connection. The server undoes what is not committed."""
+        """Close the connection. The server rolls back a transaction that is not committed."""
         with suppress(Exception):
             self._java.close()
 
@@ -66,6 +70,6 @@ def check_options(spec: SinkSpec) -> None:
 
 
 def connection_options(spec: SinkSpec) -> dict[str, str]:
-    """Return the options for Spark's client: the sink's options and our defaults."""
+    """Return the options for Spark's JDBC client: the sink's options, and our defaults for options that it lacks."""
     given = {name.lower() for name in spec.options}
     return {name: value for name, value in DRIVER_OPTIONS.items() if name.lower() not in given} | dict(spec.options)

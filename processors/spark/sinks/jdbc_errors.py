@@ -1,4 +1,4 @@
-"""Decides what an error of PostgreSQL means for the next attempt, by its SQLSTATE, and adds the remedy.
+"""Turns an error of PostgreSQL into an error of a sink, by its SQLSTATE, with a sentence and a remedy.
 
 Pure: values in, values out.
 """
@@ -11,7 +11,7 @@ from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused
 
 MADE_BY_ANOTHER = "42P07"
-"""Another writer has made the same table at the same time."""
+"""SQLSTATE if another writer has made the same table at the same time."""
 _PLACES = "make the database, or correct {0}.url and {0}.dbtable"
 _REMEDIES = {
     BAD_IDENTIFIER: "{0}.dbtable is table or schema.table, quoted where needed",
@@ -27,12 +27,12 @@ _REMEDIES = {
 
 def meaning(error: Cause, sink: str, doing: str, *, of_rows: bool) -> SinkError:
     """Return the sink error for an error of the database. `of_rows`: whether a row can be to blame."""
-    said, state, kind = f"sink {sink}: {doing}: {first_line(Exception(error.text))}", error.state, kind_of([error])
+    what, state, kind = f"sink {sink}: {doing}: {first_line(Exception(error.text))}", error.state, kind_of([error])
     if of_rows and state.startswith(OF_A_ROW):
-        return DataRefused(said)
+        return DataRefused(what)
     if kind in (ErrorKind.SHAPE, ErrorKind.FORBIDDEN) and state != MADE_BY_ANOTHER:
         found = _REMEDIES.get(state) or _REMEDIES.get(
             state[:2], "correct the pipeline, the table or the sink's options"
         )
-        return SinkRefused(f"{said}; {found.format(f'mld.spark.sink.{sink}.options')}")
-    return SinkError(said)
+        return SinkRefused(f"{what}; {found.format(f'mld.spark.sink.{sink}.options')}")
+    return SinkError(what)

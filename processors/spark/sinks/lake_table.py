@@ -1,9 +1,9 @@
 """Lakehouse tables, exactly once: the ledger's entry is part of the table's own atomic commit (`delta`, `iceberg`).
 
-A writer that lost a race reads the ledger, checks its shards, and writes again. The marks of writers of other
-applications and streams are in the same entry, so they race, too. Readers see whole commits. The newest entry has to
-stay in the table's history (Delta: `delta.logRetentionDuration`, Iceberg: `expire_snapshots`). So a table's history
-must be kept longer than the longest time without a write.
+A writer that lost a race reads the ledger, checks the marks of its shards, and writes again. The marks of other writers
+are in the same entry, so writers of other applications and streams race with it, too. Readers see whole commits. The
+newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`, Iceberg: `expire_snapshots`). So a
+table's history must be kept for longer than the longest time without a write.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ IS_THERE = (
     *("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_TABLE_ALREADY_EXISTS", "DELTA_TABLE_ID_MISMATCH"),
     *("org.apache.iceberg.exceptions.AlreadyExistsException", "org.apache.spark.sql.delta.ProtocolChangedException"),
 )
-"""Conditions and classes that report a table or column which another writer has just made."""
+"""Error conditions and classes of exceptions if another writer has just made the same table or column."""
 INVALID = "org.apache.iceberg.exceptions.ValidationException"
-"""From a statement that makes a table: the table cannot be made so. From a commit: another writer was faster."""
+"""Raised by a statement that makes a table, this means that such a table is not possible. Raised by a commit, it means
+that another writer committed first.
+"""
 RACES_MAX = 20
-"""Each lost race costs a write. After so many in a row the host waits."""
+"""After so many lost races in a row, each of which costs a write, the host waits."""
 Result = TypeVar("Result")
 
 
@@ -48,8 +50,9 @@ class LostRace(Exception):
 
 
 class LakeSink(AdmittedSink):
-    """The common part of Delta and Iceberg: read the head, write what follows it, and start again if another writer was
-    faster."""
+    """The common part of Delta and Iceberg: reads the head, commits an entry that follows it, and begins again if
+    another writer committed first.
+    """
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         assert spec.path is not None
@@ -70,7 +73,7 @@ class LakeSink(AdmittedSink):
         if self._merge is None or frame is None:
             return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
         merge = self._merge
-        self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a zombie stops here
+        self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a worker without its lease stops here
         changes = self._raced(lambda: merge.newest(frame).localCheckpoint(), doing)
         try:
             return self._raced(lambda: self._attempt(merge.rows(changes), changes, batch, batch_id), doing)
@@ -80,22 +83,25 @@ class LakeSink(AdmittedSink):
 
     @contextmanager
     def _making(self) -> Iterator[None]:
-        """Pass over the error that another writer has made a table or column first. No row can be to blame for any
-        other error, so an error of unknown meaning becomes SinkRefused."""
+        """Run statements that make or change the table. Ignore the error that another writer has made the same table or
+        column first.
+
+        No row can be to blame for any other error, so an error of unknown meaning becomes SinkRefused."""
         try:
             yield
         except Exception as error:
             if is_of(error, *IS_THERE):
                 return
             if is_of(error, INVALID) or kind_of(causes_of(error)) is ErrorKind.UNKNOWN:
-                said = (
+                what = (
                     f"sink {self.name}: {self._target} cannot have these columns or partitions: {sentence(str(error))}"
                 )
-                raise SinkRefused(f"{said}; cast them in the pipeline, for instance with to_json") from error
+                raise SinkRefused(f"{what}; cast them in the pipeline, for instance with to_json") from error
             raise
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
-        """Run `attempt` until it loses no race, at most RACES_MAX times, and return its result. Raises SinkError."""
+        """Run `attempt` again and again until it loses no race, at most RACES_MAX times. Return its result. Raises
+        SinkError."""
         lost: Exception | None = None
         is_shape = False
         for _ in range(RACES_MAX):
@@ -120,12 +126,13 @@ class LakeSink(AdmittedSink):
         return self._admission.marks(self._head())
 
     def _identifier(self) -> str:
-        """Return the table's name for a statement."""
+        """Return the table's name for a statement of SQL."""
         return self._target
 
     def _change(self, changes: DataFrame, whole: StructType, token: str, conf: Mapping[str, str]) -> None:
-        """Run the MERGE of a batch into a table with the columns `whole`. The settings hold for this statement only;
-        nothing else writes through the session meanwhile."""
+        """Run the MERGE of a batch into a table with the columns `whole`. The settings `conf` are set for this
+        statement only: nothing else writes through the session meanwhile. `token` makes the name of the view unique.
+        """
         from pyspark.sql.types import BooleanType, StructField, StructType
 
         assert self._merge is not None
@@ -146,11 +153,14 @@ class LakeSink(AdmittedSink):
 
     @abstractmethod
     def _head(self) -> LedgerEntry | None:
-        """Return the newest entry, to which the next commit is bound."""
+        """Read and return the newest entry. The next commit succeeds only if it is still the newest."""
 
     @abstractmethod
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
-        """Write the frame together with the entry that follows the head, if the head is still the same. `changes`: the
-        source of a MERGE, already computed. Raises LostRace."""
+        """Write the frame together with the entry that follows the head. Raises LostRace if another writer has
+        committed meanwhile.
+
+        `changes` is the source of a MERGE, already computed; None for an append.
+        """

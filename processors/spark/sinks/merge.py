@@ -1,15 +1,17 @@
 """Merges change data into a table of current rows (`mode = merge`): the rules that Delta, Iceberg and PostgreSQL share.
 
-A batch is a set of changes. It is computed once before the statement, because a MERGE reads its source more than once
-and refuses expressions that are not deterministic, as those for JSON. If a batch has several changes of a key, the
-newest counts, by sequence number and, for aggregated records, by the place in the record. Then one `MERGE` inserts,
-updates and deletes. Between batches the order is that of the shard, so changes of one key must have one partition key.
+A batch is a set of changes. It is computed once, before the statement, because a MERGE reads its source more than once,
+and refuses expressions that are not deterministic, such as those for JSON. If a batch has several changes of a key,
+only the newest is applied: the one with the highest sequence number and, within an aggregated record, the last one.
+Then one `MERGE` inserts, updates and deletes rows. Between batches, changes are applied in the order of the shard, so
+all changes of a key must have the same partition key.
 
-If changes may repeat or come in another order, columns of the changes (`order_by`) tell which is newer, within a batch
-and between batches. A row that is gone could not be compared, so a delete then leaves its row with a mark.
+If changes may be repeated or come in another order, columns of the changes (`order_by`) show which one is newer, within
+a batch and between batches. A change cannot be compared with a row that is deleted, so in this case a delete leaves the
+row in the table and marks it.
 
 Pure. `Merge.newest` adds steps to the frame of a batch and runs no job. Names of columns are matched without regard to
-case, as Spark does.
+case, as in Spark.
 """
 
 from __future__ import annotations
@@ -27,31 +29,36 @@ if TYPE_CHECKING:
 
 
 SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
-"""Columns of the records that tell which change is newer. The first is required. The second is needed if the producer
+"""Columns of the records that show which change is newer. The first is required. The second is needed if the producer
 aggregates records, the third if a record has several events.
 """
 DELETED = "_mld_deleted"
-"""Column of the source of a MERGE: whether the change deletes its row. The table has it only if it keeps deleted
-rows."""
+"""Column in the source of a MERGE: whether the change deletes its row. The table has this column only if it keeps
+deleted rows.
+"""
 RANK = "_mld_rank"
 TARGET, SOURCE = "t", "s"
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How a sink merges. `sink` is its name, for sentences."""
+    """The rules by which a sink merges, from its settings. `sink` is its name, for messages."""
 
     sink: str
     keys: tuple[str, ...]
-    """`mld.spark.sink.<name>.keys`: the columns that identify a row. A null is a value like any other."""
+    """`mld.spark.sink.<name>.keys`: the columns that identify a row. A null in them is a value like any other."""
     delete_when: str | None = None
     """`mld.spark.sink.<name>.deleteWhen`: a condition in SQL over the columns of the frame. Null counts as false."""
     order_by: tuple[str, ...] = ()
-    """`mld.spark.sink.<name>.orderBy`: the columns that tell which change is newer. Without them the later one is."""
+    """`mld.spark.sink.<name>.orderBy`: the columns that show which change is newer. Without them, a later record is
+    newer.
+    """
 
     @property
     def keeps_deleted(self) -> bool:
-        """Whether a delete leaves a row with the mark DELETED, which no older change replaces."""
+        """Whether a delete leaves its row in the table, marked in the column DELETED, so that an older change that
+        comes later does not bring the row back.
+        """
         return bool(self.delete_when and self.order_by)
 
     def marked(self, frame: DataFrame) -> DataFrame:
@@ -59,11 +66,13 @@ class Merge:
         return frame.selectExpr("*", f"{self.is_deleted()} AS {DELETED}")
 
     def rows(self, changes: DataFrame) -> DataFrame:
-        """Return the result of `newest` without DELETED, unless the table has this column."""
+        """Return the rows to write, from the result of `newest`: without the column DELETED, unless
+        the table has it.
+        """
         return changes if self.keeps_deleted else changes.drop(DELETED)
 
     def check(self, columns: Sequence[str]) -> None:
-        """Check that a frame with these columns can be merged. Raises SinkRefused that names key and remedy."""
+        """Check that a frame with these columns can be merged. Raises SinkRefused with a remedy."""
         have = [name.lower() for name in columns]
         self.check_named(have, "the frame has no such column; select it")
         if SEQUENCE.lower() not in have:
@@ -83,20 +92,20 @@ class Merge:
                 raise SinkRefused(f"mld.spark.sink.{self.sink}.{key} names {', '.join(missing)}, {otherwise}")
 
     def order(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return expressions that sort changes of one key, the newest first.
+        """Return the expressions by which changes of one key are sorted, the newest first.
 
-        Sequence numbers have too many digits for Spark's numbers. With leading zeros they sort as text."""
+        Sequence numbers have too many digits for Spark's numbers, so they are sorted as texts with leading zeros."""
         have = {name.lower() for name in columns}
         given = (f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)
         places = (f"{quoted(place)} DESC" for place in PLACES if place.lower() in have)
         return (*given, f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
 
     def is_deleted(self) -> str:
-        """Return a condition that tells whether a change deletes its row. It is never null."""
+        """Return a condition in SQL that is true if a change deletes its row, and otherwise false, never null."""
         return f"coalesce(({self.delete_when}), false)" if self.delete_when else "false"
 
     def newest(self, frame: DataFrame) -> DataFrame:
-        """Return the newest row of each key, with the additional column DELETED. Raises SinkRefused."""
+        """Return the newest change of each key, with the additional column DELETED. Raises SinkRefused."""
         columns = frame.columns
         self.check(columns)
         keys = ", ".join(quoted(name) for name in self.keys)
@@ -125,8 +134,11 @@ class Merge:
 
 
 def not_older(columns: Sequence[str], new: str, old: str, same: str = "<=>") -> str:
-    """Return a condition, never null: the row `new` is not older than `old`. The first of `columns` (quoted) that
-    differs decides. A null is older than any value. `same`: the dialect's comparison for values that may be null."""
+    """Return a condition in SQL that is true if the row `new` is not older than the row `old`, and never null.
+
+    Of `columns` (quoted names) the first one in which the rows differ decides. A null is older than any value. `same`
+    is the SQL dialect's operator that compares values which may be null.
+    """
     condition = "true"
     for name in reversed(columns):
         mine, theirs = f"{new}.{name}", f"{old}.{name}"

@@ -1,7 +1,7 @@
-"""Collects the rows of each partition of a batch, so that each directory gets few files.
+"""Brings the rows of each partition of a batch together, by Spark's `rebalance`, so that each directory gets few files.
 
-Spark's `rebalance` does that. If a value cannot be the name of a directory, its record is to blame. This module adds
-steps to a frame and runs no job.
+If a value cannot be the name of a directory, the job fails over its row, so that the record is to blame. This module
+adds steps to a frame and runs no job.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
-"""Characters that Spark writes into the name of a directory as three characters."""
+"""Matches the characters that Spark escapes in the name of a directory, each by three characters."""
 OF_NULLS = "__HIVE_DEFAULT_PARTITION__"
-"""Spark's name for the directory of NULL and of the empty string."""
+"""Spark's name for the directory of rows whose value is NULL or the empty string."""
 NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
-"""Longest name in a file system, and longest part of a key on S3 for all directories."""
+"""Longest name in a file system, and greatest length of all partition directories together in a key on S3."""
 
 
 def by_directories(
     frame: DataFrame, columns: Sequence[str], written: Callable[[Column], Column] | None = None
 ) -> DataFrame:
-    """Return the frame with the rows of each partition together. A job over it fails with `NO_NAME` if a value of these
-    columns cannot be the name of a directory.
+    """Return the frame with the rows of each partition together. A job over it fails with the message `NO_NAME` if a
+    value of these columns cannot be the name of a directory.
 
-    `written`: returns the name of a value's directory, or a text of the same length. None: Spark's own name."""
+    `written` returns the name of the directory for a value, or a text of the same length. None means that Spark makes
+    the name."""
     from pyspark.sql import functions as F
 
     schema = frame.schema
-    places = {name: found for name in columns if (found := place_of(schema, name))}  # without generated columns
+    places = {name: found for name in columns if (found := place_of(schema, name))}  # the frame lacks generated columns
     if not places:
         return frame
     for name, (place, type) in places.items():
@@ -42,9 +43,9 @@ def by_directories(
         most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
         value = F.col(place)
         named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
-        said = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
+        why = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
         is_none = (F.octet_length(named) > most) | value.contains("\0")
         if written is None:
             is_none |= value == OF_NULLS
-        frame = frame.where(F.when(is_none, F.raise_error(said)).otherwise(True))
+        frame = frame.where(F.when(is_none, F.raise_error(why)).otherwise(True))
     return frame.hint("rebalance", *(place for place, _ in places.values()))

@@ -1,8 +1,8 @@
-"""Names, columns and statements of PostgreSQL that the JDBC sink sends to the database.
+"""Makes the statements that the JDBC sink sends to PostgreSQL, and matches columns of a frame with those of a table.
 
-Columns match if their names are equal without regard to case; if several match, the exact name wins. Spark and the
-database decide about types: a new table gets Spark's types for PostgreSQL, and every value is cast to the type of its
-column. So for a value that cannot be cast, its row is to blame.
+Columns match if their names are equal without regard to case; if several match, the one with the exact name does. Spark
+and the database decide about types: a new table gets Spark's types for PostgreSQL, and every value is cast to the type
+of its column. So if a value cannot be cast, its row is to blame.
 
 Pure: values in, values out.
 """
@@ -20,23 +20,25 @@ ROW = "mld_row"
 """Column of a staging table: the number of the row, in the order of the frame."""
 SAME = "IS NOT DISTINCT FROM"
 NAMED = "SELECT current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
-"""Asks for the current schema, and for the parts of a name."""
+"""Query for the current schema, and for the parts of a name (schema, table, and one more if it is too long)."""
 STAGES_BEFORE = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND CAST(SUBSTRING(table_name "  # noqa: S608
     f"FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
 )
-"""Asks for the staging tables of a schema that were made before a time. Other tables have no time in their names."""
+"""Query for the staging tables of a schema that were made before a time. Other tables have no time in their names."""
 COLUMNS = (
     "SELECT a.attname, format_type(a.atttypid, -1), "
     "(a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' "
     "FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
     "WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
 )
-"""Asks for name, type and `required` of each column of a table (its `place`). No rows if the table does not exist."""
+"""Query for the name and type of each column of a table, and whether a value is `required`. The parameter is the
+table's `place`. There are no rows if the table does not exist.
+"""
 
 
 class TableName(NamedTuple):
-    """Schema and table, as in the catalog."""
+    """The names of a schema and a table, as in the database's catalog."""
 
     schema: str
     table: str
@@ -53,7 +55,9 @@ class Column(NamedTuple):
     name: str
     type: str
     required: bool = False
-    """Whether each row must give it a value: it allows no NULL, has no default, and is no identity column."""
+    """Whether each row must have a value for the column: it allows no NULL, has no default, and is
+    no identity column.
+    """
 
 
 def quoted(name: str) -> str:
@@ -66,19 +70,21 @@ def listed(names: Iterable[str]) -> str:
 
 
 def stage_name(now: float, token: str) -> str:
-    """Return the name of a staging table that is made at this time."""
+    """Return the name of a staging table that is made at the time `now`."""
     return f"{STAGE_PREFIX}{int(now)}_{token}"
 
 
 def places_of(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
-    """Return the indexes of the columns with these names, whatever their case. Names without a column are left out."""
+    """Return the indexes of the columns with these names, in upper or lower case. Names without a
+    column are left out.
+    """
     lowered = [column.name.lower() for column in columns]
     return [lowered.index(name.lower()) for name in names if name.lower() in lowered]
 
 
 def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
-    """Return for each column of the frame the table's column, or the frame's own if it has to be added. Raises
-    SinkRefused, whose sentence begins with `at`."""
+    """Return for each column of the frame the matching column of the table, or the frame's own column if it has to be
+    added to the table. Raises SinkRefused; its sentence begins with `at`."""
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
@@ -95,13 +101,14 @@ def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequ
 
 
 def create(table: TableName, lines: Iterable[str], suffix: str = "") -> str:
-    """Return CREATE TABLE with columns and constraints. It succeeds if another writer makes the same table."""
+    """Return a CREATE TABLE with these columns and constraints. It also succeeds if the table exists already."""
     return f"CREATE TABLE IF NOT EXISTS {table.place} ({', '.join(lines)}) {suffix}".rstrip()
 
 
 def create_stage(table: TableName, columns: Sequence[Column], keys: Sequence[int]) -> str:
-    """Return CREATE TABLE with columns `c0`, `c1`, …. Keys must have a value; the error of a violation names the
-    key."""
+    """Return a CREATE TABLE for a staging table, with the columns `c0`, `c1`, …. The columns with the indexes `keys`
+    must have a value; if one has none, the database's error names the key.
+    """
     lines = [*(f"c{place} {column.type}" for place, column in enumerate(columns)), f"{ROW} BIGINT"]
     names = {place: quoted(f"key {columns[place].name} has a value") for place in keys}
     return create(table, [*lines, *(f"CONSTRAINT {names[place]} CHECK (c{place} IS NOT NULL)" for place in keys)])
@@ -121,9 +128,10 @@ def take_over(
 ) -> str:
     """Return the statement that copies staged rows into these columns of the target.
 
-    With `keys` it merges: rows with new keys are inserted; other rows replace the row of their key, unless they are
-    older by the columns `order`. Of several staged rows of a key, the newest by `order` counts, then the one with the
-    highest numbers in `newest`, then the last in the frame."""
+    With `keys` the statement merges: a row with a new key is inserted; another row replaces the row of its key, unless
+    it is older by the columns `order`. If a key has several staged rows, only one is used: the newest by the columns
+    `order`, among these the one with the highest numbers in the columns `newest`, and among these the last in the
+    frame. All columns are given by their indexes."""
     names = [column.name for column in columns]
     values = [f"CAST(s.c{place} AS {column.type})" for place, column in enumerate(columns)]
     into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{', '.join(values)} FROM {stage.place} s"
