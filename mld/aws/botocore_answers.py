@@ -54,6 +54,9 @@ def _limit(session: Any, body_bytes_max: int) -> None:
     send = session.send
 
     def send_and_read(request: Any) -> Any:
+        """Send a request, and read the answer here, with the limit, unless botocore passes the answer on as a
+        stream.
+        """
         is_read_later, request.stream_output = request.stream_output, True
         response = send(request)
         if not is_read_later or response.status_code >= FIRST_ERROR_STATUS:

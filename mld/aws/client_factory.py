@@ -177,6 +177,7 @@ class ClientFactory:
         return None if bundle is None else str(bundle)
 
     def _credentials(self, chain: CredentialsChain) -> ResolvedCredentials:
+        """Return the credentials of a chain. They are looked up once, and shared by all services with this chain."""
         from mld.aws.credentials import CredentialsResolver
 
         if self._resolver is None:
@@ -209,6 +210,7 @@ class ClientFactory:
         return session
 
     def _region(self, access: ClientSettings, session: Session) -> str:
+        """Return the region for a client. Raises StartupError if no region is known."""
         region = access.region or session.get_config_variable("region") or self._region_of_the_instance(session)
         if region is None:
             raise StartupError(
@@ -217,6 +219,7 @@ class ClientFactory:
         return str(region)
 
     def _region_of_the_instance(self, session: Session) -> str | None:
+        """Return the region of the EC2 instance by its metadata service; None if that does not answer."""
         from botocore.utils import IMDSRegionProvider
 
         if self._instance_region is None:

@@ -125,6 +125,7 @@ class CountedService:
     # --- counting -----------------------------------------------------------------------------------------------------
 
     async def _counted(self, operation: str, request: Awaitable[T]) -> T:
+        """Return the answer to `request`, and count the request under its result."""
         try:
             answer = await request
         except MldError as error:

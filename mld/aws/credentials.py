@@ -159,6 +159,7 @@ class CredentialsResolver:
         return credentials
 
     def _default(self) -> Credentials | None:
+        """Return the credentials of botocore's default chain; None if it has none."""
         session = self._new_session(None)
         region = self._sts_region(None, session)
         resolver = limit_metadata(create_credential_resolver(session, cache=_NoCache(), region_name=region))
@@ -166,6 +167,9 @@ class CredentialsResolver:
         return credentials
 
     def _web_identity(self) -> Credentials | None:
+        """Return the credentials of the role that a web identity token in the environment allows; None if there is
+        no token.
+        """
         provider = AssumeRoleWithWebIdentityProvider(
             load_config=dict,  # only the environment counts, no profile
             client_creator=self._sts_client_creator(None, None),

@@ -64,6 +64,7 @@ def _make(directory: Path) -> None:
 
 
 def _sync(directory: Path) -> None:
+    """Make the entries of a directory durable."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

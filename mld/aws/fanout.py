@@ -121,6 +121,7 @@ class EventSubscription:
         raise AwsError(SUBSCRIBE, message.name, _text_of(b"".join(message.payload)))
 
     def _page_made_of(self, payload: tuple[bytes | memoryview, ...]) -> Page:
+        """Return the page in the payload of an event."""
         if len(payload) == 1:
             return self._page_of(bytes(payload[0]))
         reader = self._page_of.in_parts()

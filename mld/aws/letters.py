@@ -33,6 +33,8 @@ class Letter:
 
 
 class LetterBox(Protocol):
+    """A place into which dead letters are written."""
+
     async def open(self) -> None:
         """Prepare for writing letters. Raises StartupError if it is already clear that none can be written."""
         ...

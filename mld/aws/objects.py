@@ -65,13 +65,15 @@ class SourceGone(NotMatched):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
+    """The content of an object, and its etag."""
+
     data: bytes
     etag: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """`modified_s`: seconds since 1970 by the clock of the store."""
+    """An object in a list. `modified_s` is the time of its last change, in epoch seconds by the clock of the store."""
 
     key: str
     size: int
@@ -131,6 +133,8 @@ class S3Bucket:
             self._call("put_object", self._encryption, Key=key, Body=body)
 
     def _upload_in_parts(self, key: str, file: Path) -> None:
+        """Upload a file by a multipart upload."""
+
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             with file.open("rb") as body:
                 number = 0
@@ -182,6 +186,8 @@ class S3Bucket:
         return self.repeated(lambda: self._call("head_object", Key=key, missing=True))
 
     def _copy_in_parts(self, from_it: Mapping[str, Any], size: int, target: str) -> None:
+        """Copy an object by a multipart upload. `from_it` names the source."""
+
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for number, start in enumerate(range(0, size, self._part_bytes), 1):
                 end = min(start + self._part_bytes, size) - 1

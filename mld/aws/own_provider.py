@@ -39,6 +39,7 @@ def from_callable(target: str, arguments: tuple[str, ...]) -> Credentials:
 
 
 def _imported(target: str) -> Callable[..., object]:
+    """Return the function that `target` names. Raises ProviderError."""
     module_name, _, path = target.partition(":")
     try:
         found: Any = importlib.import_module(module_name)

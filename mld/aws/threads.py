@@ -76,7 +76,9 @@ class Job:
         self.leave: Callable[[Job], None] | None = None
         """Called on the loop when no thread has the job any more."""
         self.settled: asyncio.Future[None] | None = None
-        """Done when no thread has the job any more; None unless somebody waits for that."""
+        """A future that is done when no thread has the job any more. It is made only if `close` has to wait for
+        that.
+        """
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
@@ -223,6 +225,7 @@ class Workers:
             self._waiting.popleft()
 
     def _start_thread(self) -> None:
+        """Start one more thread. If that fails, raise the error only if there is no thread yet."""
         name = f"{self._name}-{self.threads + 1}"
         try:
             threading.Thread(target=self._work, name=name, daemon=True).start()

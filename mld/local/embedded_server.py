@@ -70,6 +70,7 @@ class EmbeddedServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self, port: int) -> None:
+        """Begin to listen, and to import moto."""
         loop = asyncio.get_running_loop()
         from mld.local.http2 import Http2Connection  # its library comes with the extra `local`
 

@@ -45,6 +45,8 @@ class HttpRequest:
 
 @dataclass(slots=True)
 class HttpResponse:
+    """An answer. `headers` are those besides Content-Type, Content-Length and Date."""
+
     body: bytes
     status: int = 200
     content_type: str = "application/x-amz-json-1.1"

@@ -76,6 +76,7 @@ class Http2Connection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _on(self, event: Event) -> None:
+        """Handle an event of the protocol."""
         match event:
             case RequestReceived():
                 headers = joined_headers((str(name), str(value)) for name, value in event.headers)

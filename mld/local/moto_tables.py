@@ -142,6 +142,7 @@ class TableChanges:
             yield partial(TableStreams.record, arn=arn, changes=coalesced(found), now=now)
 
     def _enable(self, table: Any, now: float) -> TableEvent:
+        """Note the table's stream as enabled, and return the event that makes it in the model."""
         key = _key(table)
         self._enabled[key.arn] = key
         view = ViewType(table.stream_specification["StreamViewType"])
@@ -212,6 +213,7 @@ def _label(at_ms: int) -> str:
 
 
 def _expired(table: Any, now_s: float) -> list[Any]:
+    """Return the items of a table whose time to live is over."""
     if table.ttl.get("TimeToLiveStatus") != "ENABLED":
         return []
     name = table.ttl["AttributeName"]

@@ -128,6 +128,7 @@ def run_foreground(
 
 
 def _announcement(server: EmbeddedServer, *, as_json: bool) -> str:
+    """Return what is printed when the server listens."""
     if as_json:
         facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
         return json.dumps(facts) + "\n"

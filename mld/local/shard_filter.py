@@ -9,6 +9,8 @@ from mld.local.stream_state import ShardState
 
 
 class FilterType(Enum):
+    """The types of ShardFilter in the API."""
+
     AFTER_SHARD_ID = "AFTER_SHARD_ID"
     AT_TRIM_HORIZON = "AT_TRIM_HORIZON"
     FROM_TRIM_HORIZON = "FROM_TRIM_HORIZON"

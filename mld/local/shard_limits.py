@@ -78,6 +78,7 @@ class ShardLimits:
             self._refuse_until = now + FULL_PAGE_PAUSE_S
 
     def admit_write(self, size_bytes: int, now: float) -> bool:
+        """Count a record to be written, and return whether it is allowed."""
         if not (self._write_records.has(1, now) and self._write_bytes.has(size_bytes, now)):
             return False
         self._write_records.take(1)

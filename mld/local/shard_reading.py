@@ -47,6 +47,7 @@ def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now:
 
 
 def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | None, now: float) -> int:
+    """Return the position of the first record that arrived at this time or later; without one, the tip of the shard."""
     if timestamp_s is None:
         raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
     if timestamp_s > now:

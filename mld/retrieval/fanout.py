@@ -129,6 +129,7 @@ class FanOutReader(ShardReader):
     # --- the fetch task ----------------------------------------------------------------------------------------------
 
     async def _subscribe(self) -> None:
+        """Read by one subscription after the other until the shard ends."""
         try:
             while not await self._subscribe_once():
                 pass

@@ -109,7 +109,7 @@ page_of_event = PageMaker("ContinuationSequenceNumber")
 class BodyReader:
     """Makes the page from one body that is given in parts; see `PageMaker`.
 
-    It keeps the text of parts only from the place on where nobody can tell yet whether the text is wrong or cut off.
+    Of the parts that it has read, it keeps only the end of the text, from the place where reading stopped.
     """
 
     def __init__(self, going_on: str, part_bytes: int) -> None:
@@ -148,6 +148,7 @@ class BodyReader:
             raise MalformedBodyError(f"{type(error).__name__}: {error}") from error
 
     def _page(self, last: bytes) -> RawPage:
+        """Return the page for the body, of which `last` is the last part. Raises one of NOT_LEGAL."""
         if not self._parts and self._records is None and (found := _without_records(last)) is not None:
             return RawPage((), Sequences(), False, *self._besides(found))
         scan = Scan(b"".join((*self._parts, last)) if self._parts else last)

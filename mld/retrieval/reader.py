@@ -211,6 +211,7 @@ class ShardReader(ABC):
     # --- for subclasses ----------------------------------------------------------------------------------------------
 
     def _starting_point(self, checkpoint: Position, initial: InitialPosition, anchor: float | None) -> StartingPoint:
+        """Return where reading starts. Logs a warning if a time stamp is needed and none is configured."""
         assert self._task is None and not self._over, "a reader is started once"
         if lacks_timestamp(checkpoint, initial):
             logger.warning(

@@ -123,6 +123,7 @@ class RegisteredConsumer:
         return consumer.arn
 
     async def _register(self, stream_arn: str) -> StreamConsumer:
+        """Register the consumer, or return it if another worker has registered it meanwhile."""
         try:
             return await self._patiently(
                 lambda: self._fan_out.register_consumer(stream_arn, self._name), self._rules.register_attempts_max
@@ -136,6 +137,7 @@ class RegisteredConsumer:
         )
 
     async def _until_active(self, arn: str) -> None:
+        """Wait until the consumer is ACTIVE. Raises StreamInUseError if that takes too long."""
         status = ""
         for _ in range(self._rules.describe_attempts_max):
             consumer = await self._patiently(lambda: self._fan_out.consumer(arn), self._rules.describe_attempts_max)

@@ -43,6 +43,9 @@ class StreamNaming:
         return await self._shared.get()
 
     async def _ask(self) -> dict[str, str]:
+        """Ask Kinesis, up to ATTEMPTS_MAX times, for the environment variables that name the stream; empty if it
+        fails.
+        """
         why = ""
         for attempt in range(ATTEMPTS_MAX):
             if attempt:

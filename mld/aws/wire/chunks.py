@@ -18,6 +18,8 @@ class BrokenAnswerError(Exception):
 
 
 class _Expected(Enum):
+    """The part of a chunked body that comes next; the value is its name in errors."""
+
     SIZE = "the size of a chunk"
     DATA = "the data of a chunk"
     DATA_END = "the end of a chunk"

@@ -130,6 +130,7 @@ class LoopConnection:
             self.fail(error)
 
     def _read(self, answer: asyncio.Future[Answer | Incoming]) -> None:
+        """Read bytes of the answer, and parse them. Raises the error that ends the exchange."""
         try:
             data = self._socket.recv(READ_BYTES)
         except LATER:

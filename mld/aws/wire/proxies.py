@@ -120,6 +120,9 @@ def environment_proxy(url: str) -> Proxy | None:
 
 
 def _proxies(endpoint: str, configured: Any, details: Any) -> Callable[[str], Proxy | None]:
+    """Return a function that maps a URL to its proxy. `configured` and `details` are the settings of a client; None:
+    use the environment.
+    """
     from botocore.httpsession import ProxyConfiguration
     from botocore.utils import get_environ_proxies
 
