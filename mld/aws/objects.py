@@ -133,7 +133,7 @@ class S3Bucket:
             self._call("put_object", self._encryption, Key=key, Body=body)
 
     def _upload_in_parts(self, key: str, file: Path) -> None:
-        """Upload a file by a multipart upload."""
+        """Write a file as an object by a multipart upload."""
 
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             with file.open("rb") as body:
