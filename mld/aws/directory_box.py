@@ -13,9 +13,7 @@ from mld.core.errors import DeadLetterError
 
 
 class DirectoryBox:
-    """Writes each letter as a file of one line, ``application/stream/shard/sequence-sub.json``, readable by its owner
-    only.
-    """
+    """Writes each letter as one line in a file of its owner only: ``application/stream/shard/sequence-sub.json``."""
 
     def __init__(self, directory: str) -> None:
         self._root = Path(directory).absolute()

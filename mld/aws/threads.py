@@ -76,9 +76,7 @@ class Job:
         self.leave: Callable[[Job], None] | None = None
         """Called on the loop when no thread has the job any more."""
         self.settled: asyncio.Future[None] | None = None
-        """A future that is done when no thread has the job any more. It is made only if `close` has to wait for
-        that.
-        """
+        """A future that `close` makes if it has to wait for the job; done when no thread has the job any more."""
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:

@@ -24,9 +24,7 @@ THREADS_MAX = 2
 PORTS = {"http": 80, "https": 443}
 SUCCESS = range(200, 300)
 NAMES_NO_ADDRESS = (OSError, UnusualError)
-"""Errors whose text may be shown. The text of other errors may contain the URL, or parts of it that the receiver sent
-back.
-"""
+"""Errors whose text may be shown. The text of other errors may contain the URL."""
 
 
 class PostFailedError(Exception):

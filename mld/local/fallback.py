@@ -39,9 +39,7 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class OtherServices:
-    """Answers requests with moto. The import of moto begins at once; the first answers wait for it in the same
-    thread.
-    """
+    """Answers requests with moto. Importing moto begins at once; the first answers wait for that."""
 
     def __init__(self, port: int, now: Callable[[], float], publish: Callable[[Sequence[TableEvent]], None]) -> None:
         """Begin to import moto. `now` is the server's clock.

@@ -212,9 +212,7 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
-        """Set whether the stream chooses the shard of a record itself, without regard to keys. It takes effect at
-        once.
-        """
+        """Set whether the stream chooses the shards of records itself, without regard to keys."""
         stream = self.settled_stream(ref, now)
         if not stream.on_demand:
             raise _needs_on_demand(stream.name)

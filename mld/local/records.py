@@ -19,9 +19,7 @@ PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024
 PARTITION_KEY_CHARS_MAX = 256
 TAKEOVER_S = 5.0
-"""For this long after a successful SubscribeToShard, a second call is refused. Later, it takes the subscription
-over.
-"""
+"""For this long after a successful SubscribeToShard, a second call is refused. A later call takes over."""
 
 ITERATOR_LIFE_S = 300.0
 """Iterators and page tokens expire after five minutes."""

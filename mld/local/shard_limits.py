@@ -33,9 +33,7 @@ class Bucket:
         return self._level
 
     def has(self, amount: float, now: float) -> bool:
-        """Return whether there are `amount` tokens. If that is more than the bucket can hold, a full bucket is
-        enough.
-        """
+        """Return whether there are `amount` tokens. If the bucket cannot hold so many, a full one is enough."""
         return self.level(now) >= min(amount, self._rate)
 
     def take(self, amount: float) -> None:
@@ -63,9 +61,7 @@ class ShardLimits:
         return True
 
     def admit_read(self, now: float) -> bool:
-        """Count a GetRecords call, and return whether it is allowed. Call `spent` with the size of the answer after
-        it.
-        """
+        """Count a GetRecords call, and return whether it is allowed. If so, call `spent` after it."""
         if now < self._refuse_until or self._read_bytes.level(now) <= 0 or not self._reads.has(1, now):
             return False
         self._reads.take(1)

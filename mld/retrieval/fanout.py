@@ -273,9 +273,7 @@ class FanOutReader(ShardReader):
                 await asyncio.wait({reading})
 
     def _renewed(self, renewal: asyncio.Task[Opened]) -> bool:
-        """Finish a renewal. Return whether it opened a subscription; if not, the next attempt follows RENEW_RETRY_S
-        later.
-        """
+        """Finish a renewal. Return whether it opened a subscription; if not, note when to try again."""
         self._renewal = None
         error = renewal.exception()
         if error is None:

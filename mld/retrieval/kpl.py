@@ -146,9 +146,7 @@ class UserRecords:
 
 
 class _Keys:
-    """A table of keys. The first TEXTS_MAX keys are kept as texts; of later keys only their places in the data are
-    kept.
-    """
+    """A table of keys. The first TEXTS_MAX keys are kept as texts, later ones as places in the data."""
 
     __slots__ = ("_data", "_places", "_texts")
 

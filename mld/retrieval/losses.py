@@ -28,9 +28,7 @@ logger = logging.getLogger(__name__)
 RETENTION_MIN_S = 24 * 3600.0
 """The shortest retention that AWS allows."""
 RETENTION_SHARE = 0.95
-"""Records younger than this share of the retention are certainly in the stream, even if the clocks of workers
-differ.
-"""
+"""Younger records than this share of the retention are certainly kept, even if the clocks of workers differ."""
 EVIDENCE_S = 10.0
 """Longest wait for the retention and the oldest record of the stream. Without them, the gap is reported as a loss."""
 
@@ -77,9 +75,7 @@ def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None)
 
 
 def in_words(suspicion: Suspicion) -> str:
-    """Return a description of the records that may be lost: after which record and before which one, and when they
-    arrived.
-    """
+    """Return a description of the records that may be lost: after and before which records, and their arrival."""
     after = "" if suspicion.read_to_s is None else f"arrived after {iso_time(suspicion.read_to_s)}"
     until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
     if suspicion.first_arrival_s is not None:

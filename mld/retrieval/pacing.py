@@ -78,9 +78,7 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
 
 
 def beat_of(idle_interval_s: float) -> float:
-    """Return the `beat_s` for an idle interval. It extends a wait by at most a fifteenth, on average by half of
-    that.
-    """
+    """Return the `beat_s` for an idle interval. It makes a wait at most a fifteenth longer, on average half as much."""
     return min(BEAT_MAX_S, idle_interval_s / 15)
 
 

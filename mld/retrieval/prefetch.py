@@ -31,9 +31,7 @@ RECORD_BYTES_ASSUMED = 10 * 1024
 """Assumed size of a record before the reader has seen one. It is larger than most records, because all readers start at
 the same time."""
 RECORD_OVERHEAD_BYTES = 400
-"""Memory of a record besides its payload in base64: about 170 bytes of text around that, and the places of its
-fields.
-"""
+"""Memory of a record besides its base64 payload: some 170 bytes of text, and the places of its fields."""
 
 
 def memory_bytes(records: int, data_bytes: int) -> int:

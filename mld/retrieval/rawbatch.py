@@ -32,9 +32,7 @@ T = TypeVar("T")
 PLACES_PER_STEP = 500
 """Records examined in one step if none of them is delivered; such a step takes about 1 ms."""
 DECODED_PER_STEP_CHARS = 512 * 1024
-"""Base64 characters decoded in one step, in about 1 ms. It is a multiple of 4, so that each part can be decoded
-alone.
-"""
+"""Base64 characters decoded in one step, in about 1 ms. A multiple of 4, so each part can be decoded alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,7 @@ from mld.retrieval.rawpage import RawPage, Sequences
 T = TypeVar("T")
 
 LAYOUTS_MAX = 8
-"""Most layouts that are learned from one body. Further kinds of records are read slowly, as learning costs some 0.1
-ms.
-"""
+"""Most layouts that are learned from one body, at some 0.1 ms each. Further kinds of records are read slowly."""
 PART_BYTES = PIECE_BYTES
 """How many bytes of a body that comes in parts are collected before they are read."""
 FRAME_BYTES = 200
@@ -171,9 +169,7 @@ class BodyReader:
         )
 
     def _read(self, scan: Scan, *, more: bool) -> None:
-        """Go on reading: with `more` to come, up to the end of the records; otherwise up to the end of the whole
-        object.
-        """
+        """Go on reading: with `more` to come, to the end of the records; otherwise to the end of the object."""
         is_resumed = self._records is not None
         if self._records is None:
             scan.expect(OBJECT)

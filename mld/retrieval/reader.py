@@ -307,9 +307,7 @@ class ShardReader(ABC):
             await self._losses.look_into(read, page)
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
-        """Return an error as a StreamError; an unexpected one is logged. Raises other errors of mld, and broken
-        invariants.
-        """
+        """Return an error as a StreamError; log an unexpected one. Raises other errors of mld and AssertionError."""
         failure = survived(error, doing, self.shard_id)
         if not isinstance(failure, StreamError):
             raise failure

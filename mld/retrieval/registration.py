@@ -148,9 +148,7 @@ class RegisteredConsumer:
         raise StreamInUseError(f"the consumer {arn} is still {status}")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
-        """Return the answer to `call`. While it is throttled, repeat it, up to `tries` calls in all. Raises other
-        errors.
-        """
+        """Return the answer to `call`, which is made up to `tries` times while it is throttled. Raises other errors."""
         for _ in range(tries - 1):
             try:
                 return await call()

@@ -43,9 +43,7 @@ class StreamNaming:
         return await self._shared.get()
 
     async def _ask(self) -> dict[str, str]:
-        """Ask Kinesis, up to ATTEMPTS_MAX times, for the environment variables that name the stream; empty if it
-        fails.
-        """
+        """Ask Kinesis for the environment variables that name the stream. Return none if all attempts fail."""
         why = ""
         for attempt in range(ATTEMPTS_MAX):
             if attempt:

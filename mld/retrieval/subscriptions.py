@@ -48,9 +48,7 @@ IN_USE_MAX = 8
 """If a call is refused as ResourceInUse this often in a row, which takes longer than TAKEOVER_S, the consumer is not
 ACTIVE."""
 YIELD_S = TAKEOVER_S + 1.0
-"""Pause after another worker took over our subscription. Most likely that worker has the lease, and we soon learn
-it.
-"""
+"""Pause after another worker took over our subscription. Most likely it has the lease, which we soon learn."""
 CONTESTED_TAKEOVERS = 3
 CONTESTED_WITHIN_S = 900.0
 """If CONTESTED_TAKEOVERS happen within this time while we keep the lease, two applications use one consumer."""
@@ -63,9 +61,7 @@ RENEW_SPREAD_S = 15.0
 
 
 class SubscriptionReaction(Enum):
-    """What a fan-out reader does about an error. In the end, each reaction opens a new subscription from the same
-    place.
-    """
+    """What a fan-out reader does about an error. In the end, it always subscribes again from the same place."""
 
     AGAIN = "a new subscription"
     SLOWER = "a new subscription, slower"
@@ -113,9 +109,7 @@ class Course:
 
 
 def is_contested(course: Course) -> bool:
-    """Return whether others have taken the subscription over again and again, although this worker still has the
-    lease.
-    """
+    """Return whether others keep taking the subscription over, although this worker still has the lease."""
     times = course.takeovers_s
     return len(times) == CONTESTED_TAKEOVERS and times[-1] - times[0] <= CONTESTED_WITHIN_S
 
@@ -150,9 +144,7 @@ def accepted(course: Course, page: Page, now_s: float, wall_s: float) -> Course:
 
 
 def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
-    """Return the course after an error. `was_open` says that the subscription was open; otherwise it could not be
-    opened.
-    """
+    """Return the course after an error. `was_open` is false if the subscription could not be opened."""
     reaction = reaction_to(error, course.failures, was_open=was_open)
     continuation, read = course.continuation, course.read
     if isinstance(error, PositionRefusedError):

@@ -53,9 +53,7 @@ class Origin(NamedTuple):
 
 
 class _Rest(io.RawIOBase):
-    """A body of `length` bytes as a file: first the bytes `begun`, which have come already, then those from the
-    socket.
-    """
+    """A body of `length` bytes as a file: first the bytes `begun`, then those that the socket still brings."""
 
     def __init__(self, receive_into: Callable[[Any, int], int], begun: bytes, length: int) -> None:
         self._receive_into = receive_into

@@ -15,9 +15,7 @@ FRAME_BYTES_MAX = 24 * 1024 * 1024 + 128 * 1024 + 16
 FRAME_BYTES_MIN = 16
 """Smallest frame: without headers and payload it has two lengths and two checksums."""
 SMALL_BYTES = 512
-"""Smaller pieces are joined. Otherwise each would take some 200 bytes more, and keep the buffer alive in which it was
-received.
-"""
+"""Smaller pieces are joined: each would take some 200 bytes more, and keep the buffer of its read in memory."""
 _LENGTH_BYTES = 4
 Frame = tuple[memoryview, ...]
 """One frame, in the pieces in which it was received."""

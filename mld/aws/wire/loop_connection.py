@@ -22,9 +22,7 @@ READ_BYTES = 2 * BODY_BYTES_MAX
 
 
 class LoopConnection:
-    """Uses `connection` on one loop, for one call at a time. Calls `lost` if the connection ends while no call uses
-    it.
-    """
+    """Uses `connection` on one loop, for one call at a time. Calls `lost` if it ends between two calls."""
 
     def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:
         self.connection = connection

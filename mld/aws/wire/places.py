@@ -247,9 +247,7 @@ class Places:
             raise
 
     def _lost(self, place: WirePlace) -> None:
-        """Drop a connection that has ended while no call used it. Its place may be idle, or already taken by the next
-        call.
-        """
+        """Drop a connection that has ended while no call used it. Its place may be idle, or taken by the next call."""
         place.drop()
         if place in self._idle:
             self._idle.remove(place)

@@ -86,9 +86,7 @@ def tunnel_request(proxy: Proxy, host: str, port: int) -> bytes:
 
 
 def open_tunnel(to_proxy: socket.socket, proxy: Proxy, host: str, port: int, *, timeout_s: float) -> None:
-    """Open a tunnel to `host` on the connection `to_proxy`. Blocks. Raises OSError; the socket is of no use after
-    that.
-    """
+    """Open a tunnel to `host` on the connection `to_proxy`. Blocks. Raises OSError; then close the socket."""
     deadline_s = time.monotonic() + timeout_s
     to_proxy.sendall(tunnel_request(proxy, host, port))
     answer, is_open = ProxyAnswer(proxy), False
@@ -113,9 +111,7 @@ def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
 
 
 def environment_proxy(url: str) -> Proxy | None:
-    """Return the proxy that the environment names for a URL. Raises UnusualError as the function of `proxies_of`
-    does.
-    """
+    """Return the proxy that the environment names for a URL. Raises UnusualError, see `proxies_of`."""
     return _proxies(url, None, None)(url)
 
 

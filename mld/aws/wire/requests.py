@@ -29,9 +29,7 @@ ENDPOINT_PARAMS = ("StreamARN", "TableName", "ConsumerARN")
 BLUEPRINTS_MAX = 64
 """Most blueprints that are kept. A daemon calls a few operations on a few tables."""
 KEYS_AGE_MAX_S = 5.0
-"""How long the loop signs with the same keys before a thread asks botocore again. Keys are renewed minutes before they
-expire.
-"""
+"""How old keys may be before a thread asks for them again. Keys are renewed minutes before they expire."""
 _NEVER = float("-inf")
 
 
