@@ -235,6 +235,7 @@ class Archive(RecordProcessor):
         self._file: ShardFile | None = None
 
     def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:
+        """Open the shard's file. Warn if it ends before the checkpoint."""
         checkpoint = None
         if sequence_number is not None and sequence_number.isdigit():
             checkpoint = int(sequence_number), sub_sequence_number or 0
@@ -252,6 +253,7 @@ class Archive(RecordProcessor):
     def process_records(
         self, records: Sequence[Record], checkpointer: Checkpointer, millis_behind_latest: int | None
     ) -> None:
+        """Append the records that the file lacks, and checkpoint the batch."""
         assert self._file is not None
         self._file.append(records)
         if not records:

@@ -84,6 +84,7 @@ def encode_checkpoint_request(sequence_number: str | None, sub_sequence_number: 
 
 
 def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
+    """Return the message in a parsed line. Raises ValueError, KeyError and other errors if it is not one."""
     name = value["action"]
     match name:
         case "checkpoint":
@@ -114,6 +115,7 @@ def _stream(value: dict[str, Any]) -> StreamLabel | None:
 
 
 def _record(value: dict[str, Any]) -> Record:
+    """Return a record from its JSON object. Additional keys with texts become its `extra`."""
     arrival_ms = value.get("approximateArrivalTimestamp")
     extra = {}
     if len(value) > len(_RECORD_KEYS):

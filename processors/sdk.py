@@ -235,6 +235,7 @@ def run(factory: Callable[[], RecordProcessor]) -> None:
 
 
 def _dispatch(processor: RecordProcessor, received: ReceivedAction, checkpointer: Checkpointer) -> None:
+    """Call the method of the processor that belongs to the action."""
     match received.action:
         case Initialize(shard_id, sequence, sub, stream):
             if stream is not None:

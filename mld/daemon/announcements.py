@@ -95,6 +95,7 @@ class Announcements:
             self._text, self._text_at = text, now
 
     def _note_late(self, late: Sequence[LateLoop]) -> None:
+        """Log when the first loop stops making progress, and when all loops make progress again."""
         if bool(late) is self._is_late:
             return
         self._is_late = bool(late)
@@ -139,6 +140,7 @@ async def announcing(
         return LifePhase.RUNNING if initialized.is_set() else LifePhase.STARTING
 
     async def announce() -> None:
+        """Call `Announcements.step` whenever the phase may have changed, and at least every `tick_s`."""
         while True:
             now = phase()
             words = text() if now is LifePhase.RUNNING else now.value

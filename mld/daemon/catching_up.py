@@ -109,6 +109,9 @@ class CatchingUp:
 
 
 def _remaining(look: CatchUpLook, tips: Collection[str]) -> dict[str, str]:
+    """Return the shards that are not finished, by lease key, each with the reason in words. The key "" stands for
+    shards without a lease row.
+    """
     if not look.leases:
         return {"": "there are no lease rows yet"}
     left = {
@@ -134,6 +137,7 @@ def _paused(leases: Iterable[Lease]) -> set[str]:
 
 
 def _why(lease: Lease, work: ShardMetrics | None, left: Collection[str]) -> str:
+    """Return in words why a shard is not finished. `left` has the keys of all unfinished shards."""
     parents = sorted(lease.parents & set(left))
     if lease.paused is not None:
         return f"is paused ({lease.paused}); `mld resume` continues it"

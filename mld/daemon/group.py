@@ -108,6 +108,7 @@ class WorkerGroup:
         return self._code
 
     def _handle_signals(self, hang_up: HangUp) -> None:
+        """Stop the group at SIGTERM and SIGINT, and do at SIGHUP what `hang_up` says."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -177,6 +178,7 @@ class WorkerGroup:
                 self._report_end(worker)
 
     async def _spawn(self, worker: GroupMember, lifeline: int) -> None:
+        """Start a process of the worker, which inherits the descriptor `lifeline`. Raises OSError."""
         worker.pages.unlink(missing_ok=True)
         worker.status, worker.is_ready, worker.is_aborted = "starting", False, False
         worker.started_at = worker.alive_at = time.monotonic()
@@ -187,6 +189,7 @@ class WorkerGroup:
         )
 
     def _environ(self, worker: GroupMember, lifeline: int) -> dict[str, str]:
+        """Return the environment of a worker's process, with its name, its sockets and its lifeline."""
         environ = {
             **self._plan.environ,
             LIFELINE: str(lifeline),
@@ -225,6 +228,7 @@ class WorkerGroup:
                 loop.remove_reader(inbox)
 
     def _on_notification(self, worker: GroupMember, inbox: socket.socket) -> None:
+        """Read one notification of the worker, and act on it as systemd would."""
         try:
             datagram = inbox.recv(DATAGRAM_BYTES_MAX)
         except OSError:

@@ -70,6 +70,7 @@ class GroupPages:
         return await exposed(question, self._expositions, self._exposed)
 
     async def _exposed(self, accept: str) -> HttpAnswer:
+        """Return the metrics of all running workers as one text; if none answers, the first worker's error."""
         from mld.serving.group_exposition import merged
 
         plain = Question("/metrics", {"accept": "text/plain"})
@@ -116,6 +117,7 @@ async def _of_worker(worker: GroupMember, path: str, question: Question) -> Http
 
 
 async def _fetched(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
+    """Pass a request on to the worker, and return its answer."""
     asked = {
         name: value for name in _ASKED if (value := question.headers.get(name, "")).isprintable() and value.isascii()
     }

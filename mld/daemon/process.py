@@ -126,6 +126,7 @@ class _Daemon:
         reload_worker(self.worker, self.request.reloader, self.manager, self.metrics, self.clock)
 
     def log_start(self) -> None:
+        """Log the first line, with the names and settings that identify this worker."""
         settings = self.settings
         log.info(
             "starting",
@@ -181,6 +182,7 @@ class _Daemon:
         )
 
     def _child_host(self) -> PipeHost:
+        """Return the object that starts and runs the record processors of all shards."""
         request, child = self.request, self.settings.child
         return PipeHost(
             self.command,
@@ -209,6 +211,7 @@ class _Daemon:
         return await self.stop.run(run, grace_s)
 
     def _showing_parts(self, worker: Worker) -> ShowingParts:
+        """Return the objects that the pages, metrics and alerts of this daemon read."""
         reloader, membership = self.request.reloader, self.request.membership
         return ShowingParts(
             self.settings,

@@ -109,6 +109,7 @@ class Reloader:
         return Reload(None, why)
 
     def _reload(self) -> Reload:
+        """Read the file, and apply the keys that may change at once. Raises ConfigurationError and OSError."""
         if not stat.S_ISREG(Path(self.file).stat().st_mode):
             raise ConfigurationError([Remark(Level.ERROR, "the file", self.file, "is no regular file", READ_ONCE)])
         loaded = load(self.file, self._overrides, self._env)
@@ -127,6 +128,7 @@ class Reloader:
         return Reload(changes.running.settings, taken=tuple(changes.taken), waiting=tuple(changes.waiting))
 
     def _log(self, changes: Changes) -> None:
+        """Log which keys have changed, and which need a restart."""
         taken, waiting = changes.taken, changes.waiting
         words = [f"{', '.join(taken)} changed" if taken else "nothing changed that may change while the daemon runs"]
         if "mld.logLevel" in taken and self._options.winner:

@@ -103,6 +103,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
 
 
 def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
+    """Return the status that all pages, commands and alerts read."""
     settings = parts.settings
     worker, spark = parts.worker, is_spark(settings)
     return DaemonStatus(

@@ -86,6 +86,9 @@ class StopSignals:
             loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: signal.Signals) -> None:
+        """Handle a signal that means stop: the first one asks the worker to stop, the second
+        one ends the run at once.
+        """
         now = asyncio.get_running_loop().time()
         if self._received and now - self._first_at < SIGNAL_ECHO_S:
             return

@@ -130,6 +130,7 @@ class StreamClients:
         return _Place(kind_of(arn), region, credentials or self._settings.kinesis.credentials)
 
     async def _service_at(self, place: _Place) -> CountedService:
+        """Return the client for this kind, region and credentials. The first call makes and opens it."""
         async with self._opening:
             if place not in self._services:
                 kinesis = replace(self._settings.kinesis, region=place.region, credentials=place.credentials)

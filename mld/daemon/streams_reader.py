@@ -96,6 +96,7 @@ class StreamsReader:
         return listed if data == await asyncio.to_thread(bytes_of_list, self._file) else None
 
     def _take(self, path: str, listed: StreamList, data: bytes) -> None:
+        """Use a new list from now on, hide its secrets, and log warnings that were not logged before."""
         self.scrub.hide(listed.secrets)
         warnings = frozenset(str(remark) for remark in listed.remarks if remark.level is not Level.INFO)
         for text in sorted(warnings - self._logged):

@@ -63,6 +63,7 @@ class ServiceManager:
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
     def _send(self, state: str) -> None:
+        """Send a notification in the form of sd_notify(3). Log a failure, unless the one before failed, too."""
         if self._address is None:
             return
         try:

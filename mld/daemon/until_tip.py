@@ -250,6 +250,7 @@ class RunUntilTip:
             return None
 
     def _seen(self, scan: TableScan | None) -> CatchUpLook:
+        """Return the state of the table and of this worker's consumers now, for `CatchingUp.looked`."""
         now = self._clock.monotonic()
         leases = () if scan is None else scan.leases
         others = [lease for lease in leases if lease.actual_owner not in (None, self._worker_id)]
@@ -303,6 +304,7 @@ class RunUntilTip:
         return f"records come again in the next run: {in_words(lacking)}" if lacking else None
 
     def _words(self) -> str:
+        """Return in words why the run has ended without having caught up."""
         remaining = in_words(self._catching_up.remaining) or "nothing was read yet"
         match self._end:
             case CatchUpEnd.PAUSED:

@@ -162,6 +162,7 @@ class Worker:
             return bool(await unless(self.signals.stop_asked, self._initialize_patiently()))
 
     async def _initialize_patiently(self) -> bool:
+        """Try to initialize, again after each failure of the table or a stream, up to 20 times. Raises StartupError."""
         fault = self.parts.metrics.worker.operations.renewer_start.fault
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
@@ -180,6 +181,7 @@ class Worker:
         raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
 
     async def _initialize_once(self) -> None:
+        """Make one attempt: scan the lease table, join the fleet, create missing leases, acquire the first ones."""
         scan_started_at = self.parts.clock.monotonic()
         scan = await self._scan_or_create()
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
@@ -200,6 +202,7 @@ class Worker:
         log.debug(what, extra={"action": action, "took_ms": millis_since(self.parts.clock, started_at)})
 
     async def _scan_or_create(self) -> TableScan:
+        """Return a scan of the lease table. If the table is missing, create it, and return an empty scan."""
         try:
             if self._settings.lease_table.point_in_time_recovery:  # `ensure` switches it on for an existing table, too
                 await self.table.ensure()
@@ -221,6 +224,7 @@ class Worker:
     # --- run ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
+        """Start a consumer for each held lease without one, and end or give back what is no longer needed."""
         held = self._inform_consumers()
         for key, holding in held.items():
             if key in self._consumers:
@@ -257,6 +261,7 @@ class Worker:
         return held
 
     def _start_or_release(self, holding: HeldLease) -> None:
+        """Start a consumer for a lease that was acquired, or give the lease back if nothing has to be read."""
         match self.sources.standing(holding.lease):
             case Standing.CONSUMED if holding.lease.handoff_to is None:
                 self._start_consumer(holding)
@@ -279,6 +284,7 @@ class Worker:
         task.add_done_callback(lambda _: self._on_consumer_ended(running))
 
     def _on_consumer_ended(self, running: _Running) -> None:
+        """Forget a consumer that has ended. If it ended with an unexpected exception, release its lease."""
         consumer, task = running.consumer, running.task
         running.cancel_alarm()
         self._finished_tokens.add(consumer.token)
@@ -315,6 +321,9 @@ class Worker:
             await _cancel([leaving])
 
     async def _end_all(self, running: list[_Running], leaving: asyncio.Future[None], grace_s: float) -> bool:
+        """Ask all consumers to stop, kill children that take longer than `grace_s`, and release
+        the remaining leases.
+        """
         for one in running:
             one.consumer.request_stop()
         late: set[asyncio.Task[None]] = set()

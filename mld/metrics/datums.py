@@ -113,6 +113,7 @@ def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -
 def _in_parts(
     metrics: Metrics, parts: Iterable[ShardMetrics], wanted: Wanted, wall_s: float | None
 ) -> Iterator[Iterator[Datum]]:
+    """Yield the datums of each shard's part and of each operation, so that other tasks can run in between."""
     for part in parts:
         if wall_s is not None and not part.behind.has_news and metrics.shards.get(part.key) is part:
             lag_ms = part.lag_ms(wall_s)
@@ -126,6 +127,7 @@ def _in_parts(
 def _taken(
     declared: Iterable[Declared], owner: object, wanted: Wanted, shard: str = "", stream: str | None = None
 ) -> Iterator[Datum]:
+    """Take the values of the declared instruments of `owner`, and yield a datum for each metric that is sent."""
     for one in declared:
         values = one.take(owner)
         if values is not None:

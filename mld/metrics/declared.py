@@ -32,6 +32,8 @@ def _value_of(name: str) -> Callable[[Any, Instant], Any]:
 def _reading(
     reach: Callable[[Any], Any], value: Callable[[Any, Instant], Any], kind: MetricKind
 ) -> Callable[[Any, Instant], Value]:
+    """Return the function that reads a metric's value, and converts an instrument to what is published."""
+
     def read(owner: Any, at: Instant) -> Value:
         part = reach(owner)
         match None if part is None else value(part, at):
@@ -62,6 +64,8 @@ def declared(part: type) -> Iterator[Declared]:
 
 
 def _taking(name: str, piece: str) -> Callable[[Any], StatisticSet | None]:
+    """Return the function that takes the values of the field `name`, or of its attribute or key `piece`."""
+
     def take(part: Any) -> StatisticSet | None:
         found = getattr(part, name)
         if piece:

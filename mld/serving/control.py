@@ -100,6 +100,7 @@ class ControlServer:
     # --- one connection -----------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, or drop it if there are too many or the caller is another user."""
         task = asyncio.current_task()
         assert task is not None
         if len(self._open) >= CONNECTIONS_MAX or not _is_own(writer):
@@ -115,6 +116,7 @@ class ControlServer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read the request, and send the answer and the lines after it."""
         try:
             request = await _request(reader)
             asked = request.get("ask")
@@ -131,6 +133,7 @@ class ControlServer:
 
 
 async def _request(reader: asyncio.StreamReader) -> Request:
+    """Read the caller's request. Raises RequestRefused if it is too long or not an object in JSON."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             line = await reader.readline()
@@ -202,6 +205,7 @@ def _error(words: str) -> bytes:
 
 
 def _is_own(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the caller is this user. Log a caller of another user."""
     peer = control_place.peer_of(writer.get_extra_info("socket"))
     if peer is None or peer.uid == os.geteuid():
         return True

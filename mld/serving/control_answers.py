@@ -63,6 +63,7 @@ class ControlAnswers:
     # --- transcripts --------------------------------------------------------------------------------------------------
 
     async def _trace(self, request: Request) -> AsyncGenerator[Answer, None]:
+        """Yield a description of the shard's child, and then each message between the daemon and the child."""
         trace = self._trace_of(request.get("shard"))
         try:
             listener = self._traces.listen(trace)
@@ -78,6 +79,7 @@ class ControlAnswers:
             log.info("a caller no longer follows them", extra={"action": "tap_ended", "shard": trace.shard_id})
 
     def _trace_of(self, shard: object) -> ProtocolTrace:
+        """Return the trace of the shard that the caller names. Raises RequestRefused if it is not exactly one."""
         if not isinstance(shard, str):
             raise RequestRefused("name a shard")
         held = self._traces.shards
@@ -95,6 +97,7 @@ class ControlAnswers:
         return trace
 
     def _about(self, trace: ProtocolTrace) -> dict[str, Any]:
+        """Return a description of the shard's child now, which is sent before its messages."""
         part, at = self._status.metrics.shards.get(trace.shard_id), self._status.instant()  # the key of its lease
         return {
             "shard": trace.shard_id,

@@ -47,6 +47,7 @@ async def _lock(handle: int, directory: Path) -> None:
 
 
 def _check_free(handle: int, place: ControlPlace) -> None:
+    """Raise ControlPlaceError if the place has a file that is not a socket, or a socket that is answered."""
     try:
         status = os.stat(place.name, dir_fd=handle, follow_symlinks=False)
     except FileNotFoundError:

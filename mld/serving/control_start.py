@@ -42,6 +42,7 @@ async def serve_control(
 
 
 async def _serve_somewhere(server: ControlServer, application: str, environ: Mapping[str, str]) -> str:
+    """Start the server in the first default directory that works. Return the path. Raises ControlPlaceError."""
     uid = os.geteuid()
     name = control_place.new_name(application)
     reasons = []

@@ -116,6 +116,7 @@ class DaemonStatus:
         return FleetSight(own=self._own(), file=self.file)
 
     def _own(self) -> Own:
+        """Return what this worker knows about itself, in the form in which faults are found."""
         now, table = self.clock.monotonic(), self.metrics.worker.table
         labels = self.metrics.stream_labels
         return Own(

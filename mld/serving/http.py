@@ -122,6 +122,7 @@ class HttpServer:
     # --- who is served ------------------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
+        """Accept the connections that wait at a listening socket, a limited number in one turn of the loop."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 connection, address = listener.accept()
@@ -150,6 +151,7 @@ class HttpServer:
         self._waiting.append((connection, peer, timer))
 
     def _is_placed(self, connection: socket.socket, peer: str) -> bool:
+        """Serve the connection at a free place. Return False if no place is free, in all or for this peer."""
         taken = sum(other == peer for other in self._places.values()) if peer else 0
         if len(self._places) >= PLACES_MAX or taken >= PLACES_OF_PEER_MAX:
             return False
@@ -237,6 +239,7 @@ class HttpServer:
                 await asyncio.sleep(PACE_S)
 
     async def _answer(self, request: h11.Request, writer: asyncio.StreamWriter) -> HttpAnswer:
+        """Return the answer to a request: that of its route, or a refusal."""
         target = request.target.decode("ascii", "replace")
         headers = joined_headers((name.decode(), value.decode("ascii", "replace")) for name, value in request.headers)
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -258,6 +261,7 @@ class HttpServer:
 
 
 def _owners_socket(path: Path) -> socket.socket:
+    """Return a Unix socket at this path that only this user may connect to. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))

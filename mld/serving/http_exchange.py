@@ -48,6 +48,7 @@ async def send_answer(
     head_only: bool = False,
     close: bool = False,
 ) -> None:
+    """Send an answer; with `head_only` without its body. `close`: announce that the connection ends."""
     body = (answer.body,) if isinstance(answer.body, bytes) else answer.body
     headers = _COMMON | {
         "content-type": answer.content_type,

@@ -98,6 +98,7 @@ class Notifier:
         return others if trouble is None else {*others, *faults_of(replace(self.own(), own=None, unread=trouble))}
 
     async def _tell(self, looks: Iterable[tuple[AlertBook, Collection[FleetFault]]]) -> None:
+        """Send the posts that are due, at most POSTS_MAX, and note each in its book."""
         now = self.clock.monotonic()
         due = [(book, post) for book, found in looks for post in book.due(found, now)]
         for book, post in due[:POSTS_MAX]:
@@ -113,6 +114,7 @@ class Notifier:
             log.info("alerts not stored: %s", failure, extra={"action": "alerts_not_stored"})
 
     async def _post(self, content: Mapping[str, Any]) -> bool:
+        """Send one post, in up to ATTEMPTS_MAX attempts. Return whether it was sent."""
         for attempt in range(ATTEMPTS_MAX):
             try:
                 await self.post(content)

@@ -95,6 +95,7 @@ class Publisher:
         return await in_turns(self._take(), self._clock), stamp_s
 
     async def _publish(self, datums: list[Datum], stamp_s: float) -> None:
+        """Send the values, and log when sending begins to fail and when it works again."""
         try:
             await self._send(datums, stamp_s)
         except Exception as error:

@@ -139,6 +139,7 @@ class StatusView:
                 yield event_value(event)
 
     def _shards(self) -> Iterator[Document]:
+        """Yield the values of each shard: from its row, and for a shard of this worker also from its own metrics."""
         own, me = dict(self.metrics.shards), self.identity.worker
         if self.fleet is None:
             for part in own.values():

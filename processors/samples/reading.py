@@ -34,6 +34,7 @@ def main(directory: Path) -> None:
 
 
 def clicks_and_sums(spark: SparkSession, directory: Path) -> dict[str, Any]:
+    """Return the rows of both sinks, as `main` prints them."""
     from pyspark.sql import functions as F
 
     per_minute = (

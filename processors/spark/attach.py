@@ -44,6 +44,7 @@ def attach(properties_file: str) -> socket.socket:
 
 
 def _connect(path: Path) -> socket.socket | None:
+    """Return a connection to the host's socket; None if no host listens. Raises FatalError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))

@@ -201,6 +201,7 @@ def _sql(text: str) -> Transform:
 
 
 def _read(path: Path) -> str:
+    """Return the text of the pipeline's file. Raises PipelineError."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

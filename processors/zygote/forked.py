@@ -45,6 +45,7 @@ class Script:
             self._load_file(list(arguments))
 
     def _load_file(self, arguments: list[str]) -> None:
+        """Read and prepare a script that was named by its path."""
         if not sys.flags.safe_path:
             sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))  # noqa: PTH120
         try:
@@ -57,6 +58,7 @@ class Script:
         sys.argv = arguments
 
     def _load_module(self, arguments: list[str]) -> None:
+        """Find, read and prepare a module that was named by ``-m``, as Python's runpy does."""
         if not sys.flags.safe_path:
             sys.path.insert(0, os.getcwd())  # noqa: PTH109
         try:

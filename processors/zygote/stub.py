@@ -82,6 +82,7 @@ class Forks:
         raise MeetingError("the fork server ends whenever it is asked")
 
     def _connect(self) -> _socket.socket | None:
+        """Return a connection to the server; None if none listens."""
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             connection.connect(self._path)

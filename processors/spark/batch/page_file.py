@@ -61,6 +61,7 @@ class PageWriter:
         self._waiting_bytes = 0
 
     def add(self, columns: RecordColumns) -> None:
+        """Add records. They are written once they make a row group."""
         self._first = self._first or columns.position(0)
         self._last = columns.position(-1)
         self.records += len(columns.data)

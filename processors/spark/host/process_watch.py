@@ -30,6 +30,7 @@ def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[],
 
 
 def _poll_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
+    """Check again and again whether the process lives, and call `ended` when it does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -86,6 +86,7 @@ class DeltaSink(LakeSink):
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     def _head(self) -> LedgerEntry | None:
+        """Read the newest entry from the table's latest commits; None if the table never had one."""
         self._look()
         if self._snapshot is None:
             return None
@@ -154,6 +155,7 @@ class DeltaSink(LakeSink):
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
+        """Write the frame with the entry that follows the head, in one commit. Raises LostRace."""
         head = self._head()
         self._admission.check(head, batch)
         if frame is None and self._snapshot is None:

@@ -76,6 +76,7 @@ class FileSink(AdmittedSink):
         self._layout = spec.format + (f" by {','.join(spec.partition_by)}" if spec.partition_by else "")
 
     def open(self) -> HighWaterMarks:
+        """Finish and clean up earlier commits, check that the directory fits, and return the marks."""
         with failures(f"sink {self.name}: opening its ledger"):
             for name, owner in TAKEN_BY.items():
                 if any(self._store.files(name)):
@@ -108,6 +109,8 @@ class FileSink(AdmittedSink):
         return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        """Have Spark write the frame into a staging area, and commit that by the journal."""
+
         def following(
             head: LedgerEntry | None, token: str = "", rows: int = 0, files: Sequence[str] = ()
         ) -> LedgerEntry:

@@ -35,6 +35,7 @@ class GenericSink:
         return self._marks
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        """Write the frame, and advance the marks in memory."""
         rows = 0
         if frame is not None:
             stage("staging")

@@ -94,6 +94,7 @@ class IcebergSink(LakeSink):
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     def _head(self) -> LedgerEntry | None:
+        """Load the table, and return its valid entry; None if there is no table, or it never had an entry."""
         if elsewhere := next((key for key in ELSEWHERE if self._spark.conf.get(key, None)), None):
             raise SinkRefused(
                 f"sink {self.name}: {elsewhere} is set, and rows would be on {MAIN} all the same: every batch is "
@@ -164,6 +165,7 @@ class IcebergSink(LakeSink):
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
+        """Write the frame's files, and commit them with an entry. Raises LostRace, also after changing the table."""
         from pyspark.sql.types import StructType
 
         head = self._head()

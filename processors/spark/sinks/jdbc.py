@@ -84,6 +84,7 @@ class JdbcSink(AdmittedSink):
         self._admission = Admission(spec.writer, spec.name, f"table {self._given['dbtable']}", shared=spec.shared)
 
     def open(self) -> HighWaterMarks:
+        """Drop abandoned staging tables, and return the marks from the table's row of the ledger."""
         with self._failures("opening its ledger"), self._connection() as connection:
             target = self._prepared(connection)
             for (name,) in connection.run(
@@ -100,6 +101,7 @@ class JdbcSink(AdmittedSink):
             return self._admission.marks(head)
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        """Have Spark write the frame into a staging table, and take it over in one transaction with the marks."""
         if frame is not None and self._merge.keeps_deleted:
             frame = self._merge.marked(frame)
         with self._failures("writing a batch"):

@@ -69,6 +69,7 @@ class LakeSink(AdmittedSink):
         return self._raced(self._opened, f"reading the ledger of {self._target}")
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        """Commit the frame as an append, or with `mode = merge` as a MERGE that is computed once."""
         doing = f"writing a batch as {self._spec.format}"
         if self._merge is None or frame is None:
             return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
