@@ -60,7 +60,7 @@ def is_surprise(error: Exception) -> bool:
 
 
 def _aws_error(operation: str, error: ClientError) -> AwsError:
-    """Return the error code, message and HTTP status that AWS sent, and the old row after a refused condition."""
+    """Return an AwsError with the code, message and HTTP status that AWS sent, and the old row if it was sent, too."""
     response: Any = error.response
     details = response.get("Error", {})
     return AwsError(

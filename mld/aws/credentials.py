@@ -229,4 +229,4 @@ def _reason(provider: Provider, error: Exception) -> str:
         return f"{provider.target} raised {type(error).__name__}"
     text = " ".join(str(error).split()) or type(error).__name__
     external_id = provider.role.external_id if provider.role is not None else None
-    return text.replace(external_id, "***") if external_id else text  # STS repeats parameters it does not like
+    return text.replace(external_id, "***") if external_id else text  # an error of STS may quote it

@@ -204,9 +204,7 @@ class TableStream:
         return self._succeed(found[0], found[0].halves, now)
 
     def roll(self, now: float) -> list[str]:
-        """Close each open shard and make one child for it, as happens after four hours. Return the ids of the
-        children.
-        """
+        """Close each open shard and make one child for it, as after four hours. Return the ids of the children."""
         self._advance(now)
         return [child for shard in self._open() for child in self._succeed(shard, (shard.span,), now)]
 

@@ -143,10 +143,9 @@ class Kinesis:
         record_kib_max: int | None = None,
         distributes: bool = False,
     ) -> Stream:
-        """Create a stream. `shard_count` is required unless the stream is `on_demand`; then it has four shards at
-        first.
+        """Create a stream. It needs a `shard_count`, unless it is `on_demand`; then it has four shards at first.
 
-        `distributes` says that the stream chooses the shard of a record itself, without regard to keys.
+        If `distributes` is set, the stream chooses the shards of records itself, without regard to keys.
         """
         if any(s.name == name for s in self.streams(now)):
             raise in_use(f"Stream {name} under account {self.account} already exists.")

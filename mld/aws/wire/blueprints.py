@@ -125,7 +125,7 @@ class _Raw:
 def _blueprint(
     method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None, proxy: Proxy | None
 ) -> Blueprint:
-    """Return the blueprint of a request of botocore. Raises UnusualError for a request that is not as usual."""
+    """Return the blueprint of a request of botocore. Raises UnusualError if the wire client could not send it."""
     address = urlsplit(url)
     if method != "POST" or address.path not in ("", "/") or address.query or address.username:
         raise UnusualError(f"{method} to the path {address.path}")

@@ -1,5 +1,4 @@
-"""`Signer`: signs POST requests to the path `/` with AWS Signature Version 4. All calls of AWS's JSON protocol are
-such.
+"""`Signer`: signs requests of AWS's JSON protocol with AWS Signature Version 4. They are all a POST to the path `/`.
 
 Rules: the AWS General Reference, "Create a signed AWS API request". Only the headers that must be signed are: content
 type, host, date, session token and target.
