@@ -108,7 +108,7 @@ class Checkpointer:
 
         `at` is a record or a sequence number; None means everything delivered so far. A sequence number without
         `sub_sequence_number` means its first sub-record, so prefer to pass the record. The call blocks. If the lease
-        table is throttled or fails, the daemon is asked up to six times, 0.5 to 8 s apart, for at most 16 s.
+        table is throttled or fails, the daemon is asked up to six times, 0.25 to 8 s apart, for at most 16 s.
 
         Raises:
             ShutdownError: the lease is lost.

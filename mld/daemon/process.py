@@ -154,6 +154,7 @@ class _Daemon:
         await asyncio.gather(*(client.close() for client in self._clients()))
 
     def make_worker(self) -> Worker:
+        """Put the worker together from the clients of this process, and keep it for reloads."""
         self.worker = assemble(
             self.settings,
             self.worker_id,

@@ -32,7 +32,7 @@ def _value_of(name: str) -> Callable[[Any, Instant], Any]:
 def _reading(
     reach: Callable[[Any], Any], value: Callable[[Any, Instant], Any], kind: MetricKind
 ) -> Callable[[Any, Instant], Value]:
-    """Return the function that reads a metric's value, and converts an instrument to what is published."""
+    """Return the function that reads a metric's value; it turns an instrument into the value to publish."""
 
     def read(owner: Any, at: Instant) -> Value:
         part = reach(owner)

@@ -239,7 +239,7 @@ class HttpServer:
                 await asyncio.sleep(PACE_S)
 
     async def _answer(self, request: h11.Request, writer: asyncio.StreamWriter) -> HttpAnswer:
-        """Return the answer to a request: that of its route, or a refusal."""
+        """Return the answer that the route of a request makes, or a refusal."""
         target = request.target.decode("ascii", "replace")
         headers = joined_headers((name.decode(), value.decode("ascii", "replace")) for name, value in request.headers)
         if "content-length" in headers and "transfer-encoding" in headers:

@@ -29,6 +29,7 @@ def processes_value(own: ShardMetrics, at: Instant) -> dict[str, Any]:
 
 
 def _shard(part: ShardMetrics, at: Instant) -> dict[str, Any]:
+    """Return one shard as plain values; None for values that are not known."""
     return {
         "shard": part.shard_id,
         "stream": part.stream_label,

@@ -110,6 +110,7 @@ def _family(metric: Metric, values: Iterable[tuple[tuple[str, ...], Value]]) -> 
 
 
 def _cumulative(spread: SpreadValue) -> Iterator[tuple[str, float]]:
+    """Yield each bucket's upper bound with the number of all values up to it, as Prometheus wants them."""
     total = 0
     for bound, count in zip((*map(str, SECONDS_BOUNDS), "+Inf"), spread.buckets, strict=True):
         total += count

@@ -67,6 +67,7 @@ def _mode(descriptor: int) -> int | None:
 
 
 def _has_children() -> bool:
+    """Return whether this process has children, running or ended but not waited for."""
     try:
         return bool(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True)
     except ChildProcessError:

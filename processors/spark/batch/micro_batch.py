@@ -76,7 +76,7 @@ class MicroBatch:
         return sum(piece.offer.size for piece in self.slices)
 
     def without(self, shards: Container[StreamShard]) -> MicroBatch:
-        """Return the parts to run, without those of these shards."""
+        """Return a batch without the parts of these shards, and without the offers that are done."""
         return MicroBatch(tuple(piece for piece in self.slices if piece.offer.shard not in shards), ())
 
 

@@ -83,7 +83,7 @@ class MicroBatchLoop:
                 )
 
     async def _run_batch(self, taken: list[Offer], engine: Engine) -> None:
-        """Run the pages that were taken, without those of children that are gone.
+        """Run the pages that were taken, except pages of children that are gone.
 
         The records of such a child were not checkpointed, so the daemon delivers them again. To run them now would be
         wrong if records before them are not committed yet.
