@@ -49,6 +49,7 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.rows import LEASE_TABLE_KEY, CorruptRowError, parse_row
 from mld.leases.table import AnswerT, IndexStatus, LeaseWrite, TableScan
+from mld.leases.table_view import TableView
 from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
 from tests.simulation.world.java3_table import Lease3
 from tests.simulation.world.loop import run_world
@@ -349,6 +350,7 @@ class Fleet3x:
         settings = rules(duration_s=LEASE_DURATION_S)
         self.leader = kind(
             self.table,
+            TableView(self.table, self.clock),
             worker_id,
             self.clock,
             Random("leader"),

@@ -318,6 +318,15 @@ async def subscriptions(seen: Seen) -> None:
         await world.advance(400.0)
 
 
+async def several_children(seen: Seen) -> None:
+    """They share the records of a shard."""
+    async with watched(seen, 1, mld__childrenPerShard="2") as world:
+        world.start("w1")
+        world.put(20)
+        await world.until(world.all_delivered)
+        await world.advance(5.0)
+
+
 async def births(seen: Seen) -> None:
     """Empty tables at each position, a start with trouble, and a stream that is made again: shards are not found."""
     latest, horizon = {"initialPositionInStream": "LATEST"}, {"initialPositionInStream": "TRIM_HORIZON"}
@@ -523,6 +532,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     a_fleet_of_2x,
     a_fleet_that_takes_against_others,
     subscriptions,
+    several_children,
     births,
     an_end_that_contradicts_itself,
     what_nobody_expects,
