@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import weakref
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class ChildGuard:
             with contextlib.suppress(OSError):  # the shell is gone, or does not read: start another, with all groups
                 os.write(self._pipe, line.encode())
                 return
-            self._close()
+            self._replace()
         try:
             self._start()
         except OSError as error:
@@ -112,7 +113,12 @@ class ChildGuard:
         self._pipe = far
         self._finalizer = weakref.finalize(self, _end, far, self.pid)
 
-    def _close(self) -> None:
+    def _replace(self) -> None:
+        """End the shell without an end of its groups: one that was stopped would take the end of its pipe for the end
+        of the daemon as soon as it goes on.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         self._pipe = None
         self._finalizer()
 

@@ -117,6 +117,26 @@ def test_a_guard_that_is_gone_is_replaced_and_hears_of_all_children() -> None:
     reap(second)
 
 
+def test_a_guard_that_does_not_read_is_replaced_and_ends_no_child_when_it_goes_on() -> None:
+    """A stopped process, whose pipe is full in the end."""
+    child = subprocess.Popen(["sleep", "1000"], process_group=0)
+    guarding = ChildGuard()
+    try:
+        guarding.watch(child.pid)
+        stopped = guarding.pid
+        os.kill(stopped, signal.SIGSTOP)
+        while guarding.pid == stopped:
+            guarding.watch(child.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGCONT)
+        reap(stopped)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+        guarding.forget(child.pid)
+
+
 def test_without_a_shell_it_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(guard, "SHELL", "/nonexistent/sh")
