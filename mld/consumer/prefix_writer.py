@@ -40,11 +40,14 @@ class PrefixWriter:
         self._follow()
 
     async def flush(self) -> None:
-        """Wait until the row has the prefix, or until the lease is lost."""
+        """Wait until the row has the prefix, or until the lease is lost. Pauses before another try are short then."""
         self._hurried.set()
-        if (writing := self._follow()) is not None:
-            await asyncio.wait({writing})
-        self._hurried.clear()
+        try:
+            if (writing := self._follow()) is not None:
+                await asyncio.wait({writing})
+                self._raise_bug()
+        finally:
+            self._hurried.clear()
 
     async def close(self) -> None:
         """Store the prefix a last time; later checkpoints are not stored."""
@@ -60,12 +63,15 @@ class PrefixWriter:
 
     def _follow(self) -> asyncio.Task[None] | None:
         """Return the task that stores the checkpoints noted until now; None if nothing is stored any more."""
-        if self._writing is not None and self._writing.done() and not self._writing.cancelled():
-            self._writing.result()  # if it failed because of a bug, raise that in the consumer
-            self._writing = None
-        if self._writing is None and not self.is_closed:
+        self._raise_bug()
+        if (self._writing is None or self._writing.done()) and not self.is_closed:
             self._writing = asyncio.create_task(self._write())
         return self._writing
+
+    def _raise_bug(self) -> None:
+        """Raise in the consumer what the task that stores the prefix has raised: only a bug can end it so."""
+        if self._writing is not None and self._writing.done() and not self._writing.cancelled():
+            self._writing.result()
 
     async def _write(self) -> None:
         """Write the prefix to the row, again and again, until the row has all noted checkpoints or the lease is
@@ -79,8 +85,10 @@ class PrefixWriter:
                     await wait_for_event(self._hurried, STORE_INTERVAL_S)
                 case CheckpointErrorName.SHUTDOWN:
                     self.is_closed = True
+                case _ if self._hurried.is_set():
+                    await self._clock.sleep(STORE_INTERVAL_S)
                 case _:
-                    await self._clock.sleep(retry_s)
+                    await wait_for_event(self._hurried, retry_s)
                     retry_s = min(2 * retry_s, RETRY_MAX_S)
 
     async def _is_owed(self) -> bool:

@@ -31,7 +31,11 @@ VARIANTS_CHILDREN: tuple[Variant, ...] = (
     _variant(
         "row_does_not_follow",
         "the row gets the prefix only when the children end",
-        ("consumer.prefix_writer", "self._writing is None and not", "self._hurried.is_set() and not"),
+        (
+            "consumer.prefix_writer",
+            "self._writing.done()) and not",
+            "self._writing.done()) and self._hurried.is_set() and not",
+        ),
     ),
     _variant(
         "key_order_lost_at_restart",
