@@ -221,7 +221,7 @@ class CredentialsResolver:
         return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 
-def _reason(provider: Provider, error: Exception) -> str:
+def _reason(provider: Provider, error: BaseException) -> str:
     """Return why a provider failed, as a clause. For a function of the application this is only the type of the error,
     because the text may hold a secret.
     """

@@ -5,6 +5,9 @@ fails that call, although the keys still work. Here a renewal never delays a cal
 a thread of its own, is tried again every few seconds, and its failure is logged once. A call waits for the renewal, or
 fails because the renewal failed, only if there are no valid keys.
 
+A provider may also hang: a metadata service that sends a byte now and then, a process that never ends. A renewal that
+takes too long counts as failed, and another one is begun. If the first one ends after all, its keys are still used.
+
 Expiry is judged by AWS's clock (`ServiceTime`). Keys that a provider has just issued are used even if they seem to have
 expired: if that is so because our clock is wrong, they work; else AWS refuses them.
 """
@@ -14,7 +17,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from botocore.credentials import (
@@ -33,6 +38,10 @@ RENEW_AT_SHARE = 0.5
 """Keys that live for less than half an hour are renewed after this share of their life."""
 PAUSE_S = 10.0
 """Pause between two attempts at a renewal, counted from the end of the first."""
+RENEWAL_S_MAX = 60.0
+"""A renewal that takes longer counts as failed. STS, with its repetitions, takes 45 s at most."""
+RENEWALS_MAX = 4
+"""Most renewals under way. There are several only if the provider hangs: their threads cannot be ended."""
 _FIELDS = ("access_key", "secret_key", "token", "expiry_time")
 
 
@@ -48,12 +57,25 @@ class _Kept(NamedTuple):
     renew_at_s: float
 
 
+@dataclass(eq=False, slots=True)
+class _Renewal:
+    """A renewal under way: the keys that it is to replace, when it began (epoch seconds), and whether it is over."""
+
+    replaced: _Kept
+    begun_s: float
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def time_left_s(self, now_s: float) -> float:
+        """Return for how long it may still go on; 0 if it has taken too long."""
+        return max(0.0, min(RENEWAL_S_MAX, self.begun_s + RENEWAL_S_MAX - now_s))
+
+
 def _in_a_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="aws-credentials", daemon=True).start()
 
 
 def kept(
-    credentials: Credentials, service_time: ServiceTime, *, provider: str, reason_of: Callable[[Exception], str]
+    credentials: Credentials, service_time: ServiceTime, *, provider: str, reason_of: Callable[[BaseException], str]
 ) -> Credentials:
     """Return `KeptCredentials` in place of `credentials` if botocore would renew these, else `credentials` itself.
     Raises what the provider raises.
@@ -77,7 +99,7 @@ class KeptCredentials(Credentials):
         service_time: ServiceTime,
         *,
         provider: str,
-        reason_of: Callable[[Exception], str] = str,
+        reason_of: Callable[[BaseException], str] = str,
         spawn: Callable[[Callable[[], None]], None] = _in_a_thread,
     ) -> None:
         botos: Any = source  # botocore has no public access to these attributes
@@ -87,7 +109,8 @@ class KeptCredentials(Credentials):
         self._provider = provider
         self._reason_of = reason_of
         self._spawn = spawn
-        self._renewing = threading.Lock()
+        self._lock = threading.Lock()  # held for moments only
+        self._under_way: list[_Renewal] = []
         self._tried_s = float("-inf")
         self._failure: str | None = None
         if botos._frozen_credentials is None:
@@ -97,15 +120,15 @@ class KeptCredentials(Credentials):
             self._kept = self._judged(botos._frozen_credentials, botos._expiry_time)
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return valid keys. Blocks only if there are none; raises CredentialsExpiredError if none can be fetched
-        either.
+        """Return valid keys. If there are none, block for at most `RENEWAL_S_MAX`, and raise CredentialsExpiredError if
+        none can be fetched either.
         """
         now_s = self._time.now()
         known = self._kept
         if known.expiry_s is None or now_s < known.renew_at_s:
             return known.keys
         if now_s < known.expiry_s:
-            self._renew_elsewhere()
+            self._renewal()
             return known.keys
         return self._renewed(known)
 
@@ -127,66 +150,89 @@ class KeptCredentials(Credentials):
 
     # --- renewing ----------------------------------------------------------------------------------------------------
 
-    def _renew_elsewhere(self) -> None:
-        """Renew the keys in a thread, unless a renewal is under way or was tried just now."""
-        if not self._renewing.acquire(blocking=False):
-            return
-        begun = False
+    def _renewal(self) -> _Renewal | None:
+        """Return the renewal under way, after beginning one if it is due. None: it was tried just now, or cannot be."""
+        with self._lock:
+            now_s = self._time.now()
+            newest = self._under_way[-1] if self._under_way else None
+            hangs = newest is not None and not newest.time_left_s(now_s)
+            is_full = len(self._under_way) >= RENEWALS_MAX
+            begun = None
+            if (newest is None or (hangs and not is_full)) and not self._was_tried_just_now:
+                begun = _Renewal(self._kept, now_s)
+                self._under_way.append(begun)
+        if newest is not None and hangs and (is_full or newest.replaced is self._kept):
+            self._note_hang()
+        if begun is None:
+            return newest
         try:
-            if not self._was_tried_just_now:
-                self._spawn(self._renew_and_release)
-                begun = True
-        except RuntimeError:
-            return  # no thread can be started; the next call tries again
-        finally:
-            if not begun:
-                self._renewing.release()
+            self._spawn(partial(self._run, begun))
+        except RuntimeError as error:  # no thread can be started; the next call tries again
+            with self._lock:
+                self._under_way.remove(begun)
+            self._note_failure(str(error))
+            return newest
+        return begun
 
-    def _renew_and_release(self) -> None:
+    def _run(self, renewal: _Renewal) -> None:
+        """Carry out a renewal. Runs in a thread of its own."""
         try:
-            self._renew()
+            self._renew(renewal.replaced)
         finally:
-            self._renewing.release()
+            with self._lock:
+                self._under_way.remove(renewal)
+                self._tried_s = self._time.now()
+            renewal.over.set()
 
     def _renewed(self, expired: _Kept) -> ReadOnlyCredentials:
         """Return new keys in place of expired ones. Blocks. Raises CredentialsExpiredError."""
-        with self._renewing:
-            if self._kept is expired and not self._was_tried_just_now:
-                self._renew()
-            if self._kept is expired and self._failure is not None:
-                raise CredentialsExpiredError(
-                    f"the credentials of {self._provider} expired at {_text_of(expired)} "
-                    f"and cannot be renewed: {self._failure}"
-                )
-            return self._kept.keys
+        renewal = self._renewal()
+        if renewal is not None and not renewal.over.wait(renewal.time_left_s(self._time.now())):
+            self._note_hang()
+        if self._kept is expired and self._failure is not None:
+            raise CredentialsExpiredError(
+                f"the credentials of {self._provider} expired at {_text_of(expired)} "
+                f"and cannot be renewed: {self._failure}"
+            )
+        return self._kept.keys
 
     @property
     def _was_tried_just_now(self) -> bool:
         return 0.0 <= self._time.now() - self._tried_s < PAUSE_S
 
-    def _renew(self) -> None:
-        """Fetch new keys, or note why that failed. Logs the first failure, and the first success after it."""
+    def _renew(self, replaced: _Kept) -> None:
+        """Fetch new keys, or note why that failed. Do neither if a later renewal has replaced the keys meanwhile."""
         try:
             fetched = self._fetched()
-        except Exception as error:
-            failed_before, self._failure = self._failure, self._reason_of(error)
-            if failed_before is None:
-                logger.warning(
-                    "the credentials of %s cannot be renewed (%s); those in use are good until %s",
-                    self._provider,
-                    self._failure,
-                    _text_of(self._kept),
-                    extra={"action": "credentials_not_renewed", "provider": self._provider},
-                )
-        else:
-            if self._failure is not None:
-                logger.info(
-                    "the credentials of %s are renewed again", self._provider,
-                    extra={"action": "credentials_renewed", "provider": self._provider},
-                )  # fmt: skip
-            self._kept, self._failure = fetched, None
-        finally:
-            self._tried_s = self._time.now()
+        except BaseException as error:  # SystemExit too: an own provider may raise it, and the call must learn why
+            if self._kept is replaced:
+                self._note_failure(self._reason_of(error))
+            return
+        if self._kept is not replaced:
+            return
+        if self._failure is not None:
+            logger.info(
+                "the credentials of %s are renewed again", self._provider,
+                extra={"action": "credentials_renewed", "provider": self._provider},
+            )  # fmt: skip
+        self._kept, self._failure = fetched, None
+
+    def _note_hang(self) -> None:
+        """Note that a renewal has taken too long, unless it is known already why the keys cannot be renewed."""
+        if self._failure is None:
+            self._note_failure(f"no answer within {RENEWAL_S_MAX:g} s")
+
+    def _note_failure(self, why: str) -> None:
+        """Note why the keys could not be renewed. Logs the first failure."""
+        failed_before, self._failure = self._failure, why
+        if failed_before is None:
+            logger.warning(
+                "the credentials of %s cannot be renewed (%s); those in use are good until %s",
+                self._provider,
+                why,
+                _text_of(self._kept),
+                extra={"action": "credentials_not_renewed", "provider": self._provider},
+            )
 
     def _fetched(self) -> _Kept:
         """Fetch new keys. Raises what the provider raises, or ValueError."""

@@ -17,7 +17,15 @@ from botocore.utils import ContainerMetadataFetcher
 
 from mld.aws import kept_credentials as credentials_module
 from mld.aws.client_factory import client_factory
-from mld.aws.kept_credentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
+from mld.aws.kept_credentials import (
+    PAUSE_S,
+    RENEW_BEFORE_S,
+    RENEWAL_S_MAX,
+    RENEWALS_MAX,
+    CredentialsExpiredError,
+    KeptCredentials,
+    kept,
+)
 from mld.aws.service_factory import service_of
 from mld.aws.service_time import ServiceTime
 from mld.core.errors import AwsUnreachableError
@@ -35,11 +43,12 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
 
 @dataclass
 class Agent:
-    """Hands out keys of an hour; `fails` raises instead. Work that is to be done elsewhere waits in `elsewhere`."""
+    """Hands out keys of an hour; `fails` raises instead. With `waits`, renewals wait in `elsewhere`."""
 
     now_s: float = T0
     calls: int = 0
-    fails: Exception | None = None
+    fails: BaseException | None = None
+    waits: bool = False
     life_s: float = LIFE_S
     elsewhere: list[Callable[[], None]] = field(default_factory=list)
 
@@ -59,8 +68,14 @@ class Agent:
             DeferredRefreshableCredentials(self.fetch, "agent"),
             ServiceTime(lambda: self.now_s),
             provider="agent",
-            spawn=self.elsewhere.append,
+            spawn=self.spawn,
         )
+
+    def spawn(self, work: Callable[[], None]) -> None:
+        if self.waits:
+            self.elsewhere.append(work)
+        else:
+            work()
 
     def do_what_is_elsewhere(self) -> None:
         while self.elsewhere:
@@ -72,7 +87,7 @@ def key_of(credentials: Credentials) -> str | None:
 
 
 def test_keys_are_renewed_before_they_expire_without_holding_up_a_call() -> None:
-    agent = Agent()
+    agent = Agent(waits=True)
     credentials = agent.kept()
     agent.now_s += LIFE_S - RENEW_BEFORE_S - 1
     assert (key_of(credentials), len(agent.elsewhere)) == ("AK1", 0)
@@ -92,7 +107,6 @@ def test_keys_whose_renewal_fails_are_used_until_they_expire_and_then_the_reason
     agent.now_s = T0 + LIFE_S - RENEW_BEFORE_S
     while agent.now_s < T0 + LIFE_S:
         assert key_of(credentials) == "AK1"
-        agent.do_what_is_elsewhere()
         agent.now_s += 1
     assert agent.calls == 1 + RENEW_BEFORE_S / PAUSE_S
     agent.now_s += PAUSE_S
@@ -139,7 +153,7 @@ def test_keys_that_were_just_issued_are_used_even_if_our_clock_says_that_they_ha
 
 
 def test_of_keys_that_live_short_half_the_life_is_used() -> None:
-    agent = Agent(life_s=120.0)
+    agent = Agent(life_s=120.0, waits=True)
     credentials = agent.kept()
     agent.now_s += 59
     key_of(credentials)
@@ -168,6 +182,107 @@ def test_credentials_that_botocore_does_not_renew_are_left_alone() -> None:
     own = Own("a", "b", "c", datetime.now(UTC), agent.fetch, "own")
     for credentials in (Credentials("a", "b"), own):
         assert kept(credentials, ServiceTime(), provider="p", reason_of=str) is credentials
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.__dict__["action"] for record in caplog.records]
+
+
+def test_a_renewal_that_hangs_is_reported_and_followed_by_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    agent = Agent(waits=True)
+    credentials = agent.kept()
+    agent.now_s += LIFE_S - RENEW_BEFORE_S
+    assert key_of(credentials) == "AK1"
+    agent.now_s += RENEWAL_S_MAX - 1
+    assert (key_of(credentials), len(agent.elsewhere), actions(caplog)) == ("AK1", 1, [])
+    agent.now_s += 1
+    assert (key_of(credentials), len(agent.elsewhere)) == ("AK1", 2)
+    assert "no answer within 60 s" in caplog.text
+    agent.elsewhere.pop()()
+    assert key_of(credentials) == "AK2"
+    agent.fails = OSError("gone")
+    agent.elsewhere.pop()()
+    assert key_of(credentials) == "AK2"
+    assert actions(caplog) == ["credentials_not_renewed", "credentials_renewed"], "the first one matters no more"
+
+
+def test_keys_that_come_late_are_used() -> None:
+    agent = Agent(waits=True)
+    credentials = agent.kept()
+    agent.now_s += LIFE_S - RENEW_BEFORE_S
+    key_of(credentials)
+    agent.now_s += RENEWAL_S_MAX
+    key_of(credentials)
+    first, second = agent.elsewhere
+    first()
+    assert key_of(credentials) == "AK2"
+    second()
+    assert key_of(credentials) == "AK2"
+
+
+def test_a_provider_that_only_hangs_gets_a_few_threads_and_no_call_waits_for_good() -> None:
+    agent = Agent(waits=True)
+    credentials = agent.kept()
+    agent.now_s += LIFE_S - RENEW_BEFORE_S
+    for _ in range(int(RENEW_BEFORE_S / PAUSE_S)):
+        assert key_of(credentials) == "AK1"
+        agent.now_s += PAUSE_S
+    assert len(agent.elsewhere) == RENEWALS_MAX
+    for _ in range(3):
+        with pytest.raises(CredentialsExpiredError, match="cannot be renewed: no answer within 60 s"):
+            credentials.get_frozen_credentials()
+    agent.do_what_is_elsewhere()
+    assert key_of(credentials) == "AK2"
+
+
+def test_a_call_without_good_keys_waits_only_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials_module, "RENEWAL_S_MAX", 0.05)
+    agent = Agent(waits=True)
+    credentials = agent.kept()
+    agent.now_s += LIFE_S
+    with pytest.raises(CredentialsExpiredError, match=r"cannot be renewed: no answer within 0\.05 s"):
+        credentials.get_frozen_credentials()
+
+
+def test_a_renewal_that_fails_beside_one_that_hangs_is_repeated_only_after_the_pause() -> None:
+    agent = Agent(waits=True)
+    credentials = agent.kept()
+    agent.now_s += LIFE_S - RENEW_BEFORE_S
+    key_of(credentials)
+    agent.now_s += RENEWAL_S_MAX
+    agent.fails, agent.waits = OSError("gone"), False
+    for _ in range(5):
+        key_of(credentials)
+    assert agent.calls == 2
+    agent.now_s += PAUSE_S
+    key_of(credentials)
+    assert agent.calls == 3
+
+
+@pytest.mark.parametrize("fails", [SystemExit(1), OSError("gone")])
+def test_whatever_a_provider_raises_is_the_reason(fails: BaseException) -> None:
+    agent = Agent()
+    credentials = agent.kept()
+    agent.fails = fails
+    agent.now_s += LIFE_S
+    with pytest.raises(CredentialsExpiredError, match=f"cannot be renewed: {fails}"):
+        credentials.get_frozen_credentials()
+
+
+def test_without_a_thread_for_a_renewal_the_next_call_tries_again() -> None:
+    agent = Agent()
+    credentials = agent.kept()
+    agent.now_s += LIFE_S
+
+    def no_thread(work: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    credentials._spawn = no_thread
+    with pytest.raises(CredentialsExpiredError, match="can't start new thread"):
+        credentials.get_frozen_credentials()
+    credentials._spawn = agent.spawn
+    assert key_of(credentials) == "AK2"
 
 
 # --- with providers that go away --------------------------------------------------------------------------------------
