@@ -16,7 +16,7 @@ from mld.aws.wire.connection import Origin
 from mld.aws.wire.proxies import Proxy, ProxyAnswer, tunnel_request
 
 READ_BYTES = 16 * 1024
-"""Most bytes that are read in one turn of the loop. At worst, if each chunk has one byte, they take 5 ms to parse."""
+"""Most bytes that are parsed in one turn of the loop. At worst, if each chunk has one byte, they take 5 ms."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -86,6 +86,7 @@ async def exchange(
                 answer = incoming.feed(data)
             elif incoming.feed_head(data):
                 answer = Answer(incoming.status, incoming.headers, b"")
+            await asyncio.sleep(0)  # if more bytes have come already, `read` returns them in the same turn of the loop
         return answer
     finally:
         writer.transport.abort()
