@@ -21,6 +21,8 @@ from mld.aws.wire.unusual import UnusualError
 
 THREADS_MAX = 2
 """Threads that look up host names. If the first one hangs in a look-up, posts can still use the second one."""
+CONNECT_SHARE = 0.25
+"""How much of the time an address may take for a connection if there is another one. IPv6 may lead nowhere."""
 PORTS = {"http": 80, "https": 443}
 SUCCESS = range(200, 300)
 NAMES_NO_ADDRESS = (OSError, UnusualError)
@@ -63,7 +65,8 @@ class Webhook:
         origin, found = await self._threads.run(lambda: self._way_to(address))
         headers = {"User-Agent": "mld", "Content-Type": "application/json"}
         asked = request("POST", address, headers, body, through=origin.proxy if origin.context is None else None)
-        answer = await exchange(await _connected_to_any(origin, found), asked, head_only=True)
+        streams = await _connected_to_any(origin, found, self._timeout_s * CONNECT_SHARE)
+        answer = await exchange(streams, asked, head_only=True)
         return answer.status
 
     def _way_to(self, address: SplitResult) -> tuple[Origin, list[str]]:
@@ -83,11 +86,15 @@ class Webhook:
         return origin, list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
-async def _connected_to_any(origin: Origin, found: list[str]) -> Streams:
-    """Connect to the first of the IP addresses that answers. If none does, raises the OSError of the last one."""
+async def _connected_to_any(origin: Origin, found: list[str], timeout_s: float) -> Streams:
+    """Connect to the first of the IP addresses that answers. If none does, raises the OSError of the last one.
+
+    Each address but the last one gets `timeout_s`.
+    """
     for ip_address in found[:-1]:
         try:
-            return await connected(origin, ip_address)
-        except OSError:
+            async with asyncio.timeout(timeout_s):
+                return await connected(origin, ip_address)
+        except OSError:  # TimeoutError, too
             continue
     return await connected(origin, found[-1])

@@ -133,3 +133,14 @@ async def test_the_second_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyP
         found = [(2, 1, 6, "", ("127.0.0.9", 0)), (2, 1, 6, "", ("127.0.0.1", 0))]
         monkeypatch.setattr("mld.aws.webhook.socket.getaddrinfo", lambda *_, **__: found)
         assert await post(f"http://hooks.invalid:{server.port}") is None
+
+
+async def test_an_address_that_does_not_answer_takes_a_part_of_the_time(
+    secure: Server, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(2, 1, 6, "", ("127.0.0.9", 0)), (2, 1, 6, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr("mld.aws.webhook.socket.getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr("mld.aws.webhook.CONNECT_SHARE", 0.01, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with socket.create_server(("127.0.0.9", secure.port)):  # it never says a word of TLS
+        assert await post(f"https://127.0.0.1:{secure.port}") is None
