@@ -243,6 +243,18 @@ def test_a_region_of_the_instance_that_does_not_end_is_hung_up_on(
     assert attack.sent <= SENT_MAX
 
 
+def assert_no_credentials(server: Server, provider: str, configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assert that a client gets no credentials from this metadata service."""
+    address = f"http://127.0.0.1:{server.port}"
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
+    with pytest.raises(CredentialsUnavailableError, match=provider):
+        client_factory(configure(provider)).create_client(
+            "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
+        )
+
+
 @pytest.mark.parametrize("provider", ["InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"])
 @pytest.mark.parametrize("name", ["chunks", "a body without a length", "a header"])
 def test_a_metadata_service_that_does_not_end_yields_no_credentials_and_is_hung_up_on(
@@ -250,14 +262,7 @@ def test_a_metadata_service_that_does_not_end_yields_no_credentials_and_is_hung_
 ) -> None:
     attacks = [Endless(*ENDLESS[name]) for _ in range(4)]
     with Server(*attacks) as server:
-        address = f"http://127.0.0.1:{server.port}"
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
-        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
-        with pytest.raises(CredentialsUnavailableError, match=provider):
-            client_factory(configure(provider)).create_client(
-                "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
-            )
+        assert_no_credentials(server, provider, configure, monkeypatch)
     assert all(attack.sent <= SENT_MAX for attack in attacks)
 
 
@@ -268,14 +273,7 @@ def test_a_metadata_service_that_redirects_is_not_followed(
     with Server() as elsewhere:
         redirect = b"HTTP/1.1 307 Elsewhere\r\nLocation: http://127.0.0.1:%d/\r\nContent-Length: 0\r\n\r\n"
         with Server(*[redirect % elsewhere.port] * 9) as server:
-            address = f"http://127.0.0.1:{server.port}"
-            monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
-            monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
-            monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
-            with pytest.raises(CredentialsUnavailableError, match=provider):
-                client_factory(configure(provider)).create_client(
-                    "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
-                )
+            assert_no_credentials(server, provider, configure, monkeypatch)
             assert server.requests
         assert elsewhere.connections == 0
 
