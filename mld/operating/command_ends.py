@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mld.core.errors import MldError
 from mld.core.terminal import (
@@ -18,9 +18,6 @@ from mld.core.terminal import (
     say,
 )
 from mld.operating.error_remedies import with_remedy
-
-if TYPE_CHECKING:
-    pass
 
 
 def finish(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,9 +11,6 @@ from click.shell_completion import CompletionItem
 from mld.core.terminal import (
     FILE_VARIABLE,
 )
-
-if TYPE_CHECKING:
-    pass
 
 COMPLETION_S = 3.0
 FILE_SUFFIX = ".properties"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mld.core.errors import AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
-
-if TYPE_CHECKING:
-    pass
 
 FORBIDDEN = ("AccessDenied", "not authorized")
 WRONG_NAMES = "check applicationName, tableName, regionName and dynamoDBEndpoint"
