@@ -48,8 +48,18 @@ def limit_fetcher(fetcher: Any) -> None:
 
 
 def _limit(session: Any, body_bytes_max: int) -> None:
-    """Limit how much of an answer an HTTP session of botocore reads. A stream of events is left to its reader."""
-    from botocore.exceptions import HTTPClientError
+    """Limit how much of an answer an HTTP session of botocore reads. A stream of events is left to its reader.
+
+    Errors have the types that botocore gives them, because it repeats requests to a metadata service by the type.
+    """
+    from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
+    from urllib3.exceptions import ProtocolError
+    from urllib3.exceptions import ReadTimeoutError as SlowBodyError
+
+    class CutOffError(ConnectionClosedError):
+        """The answer is cut off; the text says by how much."""
+
+        fmt = HTTPClientError.fmt
 
     send = session.send
 
@@ -60,21 +70,32 @@ def _limit(session: Any, body_bytes_max: int) -> None:
         is_read_later, request.stream_output = request.stream_output, True
         response = send(request)
         if not is_read_later or response.status_code >= FIRST_ERROR_STATUS:
-            body = bytearray()
             try:
-                while piece := response.raw.read(READ_BYTES):
-                    body += piece
-                    if len(body) > body_bytes_max:
-                        response.raw.close()
-                        raise ValueError(f"more than {body_bytes_max} bytes")
-                if response.raw.length_remaining:
-                    raise ValueError(f"cut off, {response.raw.length_remaining} bytes are missing")
+                response._content = _body_of(response.raw, body_bytes_max)
+            except SlowBodyError as error:
+                raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
+            except ProtocolError as error:
+                raise CutOffError(error=error, endpoint_url=request.url) from error
             except Exception as error:
                 raise HTTPClientError(error=error) from error
-            response._content = bytes(body)
         return response
 
     session.send = send_and_read
+
+
+def _body_of(raw: Any, body_bytes_max: int) -> bytes:
+    """Read a body to its end. Raises ValueError for one that is too long, and errors of urllib3."""
+    from urllib3.exceptions import ProtocolError
+
+    body = bytearray()
+    while piece := raw.read(READ_BYTES):
+        body += piece
+        if len(body) > body_bytes_max:
+            raw.close()
+            raise ValueError(f"more than {body_bytes_max} bytes")
+    if raw.length_remaining:
+        raise ProtocolError(f"cut off, {raw.length_remaining} bytes are missing")
+    return bytes(body)
 
 
 def keep_raw_body(client: BaseClient, operation: str) -> None:

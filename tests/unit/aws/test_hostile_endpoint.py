@@ -9,6 +9,7 @@ from collections.abc import Callable
 from unittest.mock import ANY
 
 import pytest
+from botocore.utils import ContainerMetadataFetcher
 
 from mld.aws import botocore_answers
 from mld.aws.client import BotoService
@@ -264,6 +265,34 @@ def test_a_metadata_service_that_does_not_end_yields_no_credentials_and_is_hung_
     with Server(*attacks) as server:
         assert_no_credentials(server, provider, configure, monkeypatch)
     assert all(attack.sent <= SENT_MAX for attack in attacks)
+
+
+@pytest.mark.parametrize(
+    ("broken", "waits"),
+    [
+        (OK + b"Content-Length: 200\r\n\r\n{}", False),
+        (CHUNKED + b"5\r\nab", False),
+        (OK + b"Content-Length: 200\r\n\r\n{}", True),
+    ],
+    ids=["cut off", "cut off in a chunk", "stopped"],
+)
+def test_a_metadata_service_whose_answer_does_not_come_whole_is_asked_again(
+    broken: bytes, waits: bool, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
+
+    def part(peer: socket.socket) -> None:
+        peer.sendall(broken)
+        if waits:
+            peer.recv(1)  # until it is hung up on
+
+    keys = {"AccessKeyId": "AK", "SecretAccessKey": "SK", "Token": "T", "Expiration": "2099-01-01T00:00:00Z"}
+    with Server(part, answer(json.dumps(keys).encode())) as server:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{server.port}")
+        credentials = client_factory(configure("ContainerCredentialsProvider")).credentials_of("kinesis")
+        assert credentials is not None
+        assert credentials.get_frozen_credentials().access_key == "AK"
+    assert server.connections == 2
 
 
 @pytest.mark.parametrize("provider", ["InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"])
