@@ -13,7 +13,7 @@ _PROXY = (
 _LOG = "give the logback file with -l FILE, or set mld.logLevel"
 _FAMILIES = (
     ("aws.region", "set regionName in the file, or AWS_REGION in the environment"),
-    ("aws.", "set the variable of that name in the environment, as AWS_PROFILE for aws.profile"),
+    ("aws.", "set its variable in the environment: AWS_PROFILE for aws.profile, AWS_ACCESS_KEY_ID for aws.accessKeyId"),
     ("com.amazonaws.", "remove it; endpoints are kinesisEndpoint and dynamoDBEndpoint, or AWS_ENDPOINT_URL"),
     ("software.amazon.", "remove it; endpoints are kinesisEndpoint and dynamoDBEndpoint, or AWS_ENDPOINT_URL"),
     ("https.", _PROXY),
