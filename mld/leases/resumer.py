@@ -284,6 +284,8 @@ class Resumer:
         if self.keeper.has(seen.key):
             self.keeper.confirmed(shown)
             return False
+        if tries.is_held is not None:
+            return False  # another try was answered before, and the lease has been given away since
         tries.lease = max(tries.lease, shown.row, key=lambda lease: lease.counter)
         if shown.counts_from is None:
             return None

@@ -113,6 +113,8 @@ def test_the_backlog_does_fall_out() -> None:
     [
         pytest.param("multi-stream", 300081, id="a handoff in a former stream that is kept stays pending"),
         pytest.param("2x", 400071, id="a damaged row is mended by hand, and its counter moves"),
+        pytest.param("odd", 9300013, id="a checkpoint takes a row back from an odd one"),
+        pytest.param("multi-stream", 9300023, id="a try to resume is answered after the lease was given away"),
         pytest.param("3x", 910011, id="a lease is taken away and taken back between two renewals"),
     ],
 )

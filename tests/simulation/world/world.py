@@ -928,6 +928,8 @@ class World:
         self.ledger.edited_by_hand(key)
         if self.fleet_ledger is not None:
             self.fleet_ledger.edited_by_hand(key)
+        if name == "checkpoint":
+            self.ledger.shard(key).odd_checkpoint = odd
         self.trace(f"{key} gets the odd {name} {odd} by hand")
         self._odd_rows[key] = (name, row[name], {"S": odd})
         self.dynamo.put_row(TABLE, {**row, name: {"S": odd}})

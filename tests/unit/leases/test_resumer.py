@@ -83,6 +83,21 @@ async def test_at_most_one_try_for_a_lapsed_lease_waits_for_a_slot() -> None:
 
 
 @virtual
+async def test_a_late_answer_to_another_try_does_not_bring_back_a_lease_that_was_given_away() -> None:
+    dynamo, me = await started()
+    await me.table.apply(writes.create(Lease("a", TRIM_HORIZON, owner="me")))
+    plan = FaultPlan(dynamo)
+    plan.next(Fault(delay_after_s=0.25 * DURATION_S))
+    async with running(me):
+        assert await me.keeper.resumer.reacquire([await me.row("a")]) == ("a",)
+        token = me.keeper.held()["a"].token
+        assert await me.keeper.give_away("a", token)
+        await asyncio.sleep(0.16 * DURATION_S)  # the late answer has come, and no renewal has been refused yet
+        assert me.keeper.held() == {}
+    assert attribute(dynamo, "a", "leaseOwner") is None
+
+
+@virtual
 async def test_the_taker_leaves_a_lapsed_lease_to_the_keeper() -> None:
     dynamo, me = await started()
     await me.hold("a")
