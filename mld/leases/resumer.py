@@ -50,6 +50,10 @@ whole interval, so a lapsed lease costs about as much as a held one."""
 AGAIN_SHARE = 0.1
 """If a try is unanswered for this share of the lease duration, another one is sent. If an answer takes 0.8 of the
 duration, the resumed lease must be confirmed by another answer within the last fifth."""
+OLDEST_SHARE = 0.125
+"""Tries are also at least this share of the time apart for which the oldest write of the row has been unanswered. So in
+a minute of silence, after which writes are given up, there are never `OPEN_MAX` open ones, and the next try is sent
+soon after the table answers again."""
 
 
 class _Tries:
@@ -247,8 +251,14 @@ class Resumer:
         if not tries.is_queued and self.rows.waiting(tries.lease.key) < OPEN_MAX:
             tries.is_queued = True
             self._trying.spawn(self._try(tries, how))
-        await wait_for_event(tries.changed, AGAIN_SHARE * self._lease_duration_s)
+        await wait_for_event(tries.changed, self._again_s(tries.lease.key))
         return tries.failure
+
+    def _again_s(self, key: str) -> float:
+        """Return how many seconds after the last try the next one is sent."""
+        sent_at = self.rows.sent_at(key)
+        oldest_s = self.clock.monotonic() - sent_at[0] if sent_at else 0.0
+        return max(AGAIN_SHARE * self._lease_duration_s, OLDEST_SHARE * oldest_s)
 
     async def _try(self, tries: _Tries, how: LeaseMove) -> None:
         """Send a renewal when there is a slot, and note its outcome in `tries`."""

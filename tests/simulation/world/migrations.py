@@ -21,6 +21,8 @@ UPGRADE, V2X = "CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_2X"
 AS_2X = "CLIENT_VERSION_INIT"
 INDEX_STAYS_S = 120.0
 POLL_S = 20.0
+STOPPED_S = 60.0
+"""How long a leader of ours stays stopped so that one of Java leads: these ask for the lock every 30 s."""
 STEP_S_MAX = 4 * 3600.0
 """A step of the table migration: its bake is an hour and begins anew when a leader changes."""
 DEPLOYED, COMPLETE = "TABLE_MIGRATION_STATUS_DEPLOYED", "TABLE_MIGRATION_STATUS_COMPLETE"
@@ -79,7 +81,7 @@ def redeploy_as(machine: Machine, restart_s: float, text: str) -> None:
 async def to_single_table(world: World) -> None:
     """When the fleet is deployed, restart every worker with migrateAllEntitiesToLeaseTable, and wait for the end.
 
-    An mld worker that leads meanwhile is restarted, until one of Java leads: only Java moves the rows.
+    An mld worker that leads meanwhile is stopped until one of Java leads: only Java moves the rows.
     """
     await _until(world, DEPLOYED)
     for machine in [m for m in world.machines if m.wanted]:
@@ -99,8 +101,9 @@ async def _until(world: World, status: str) -> None:
         if world.now() > deadline:
             raise Violation(f"checker 12: the table migration does not become {status} in {STEP_S_MAX:.0f} s")
         for machine in world.machines:
-            if isinstance(machine.worker, Worker) and machine.worker.fleet.leader.leads and machine.wanted:
-                machine.deploy(2.0, new_id=True)
+            leads = isinstance(machine.worker, Worker) and machine.worker.fleet.leader.leads and machine.wanted
+            if leads and client_version(world) != UPGRADE:  # the leader has to stay until the fleet is one of 3.x
+                machine.deploy(STOPPED_S, new_id=True)
         await asyncio.sleep(POLL_S)
     world.trace(f"table migration: {status}")
 

@@ -41,12 +41,13 @@ class Worker:
         clock: Clock | None = None,
         handoff_timeout_s: float = defaults().leases.handoff_timeout_s,
         table_type: type[DynamoLeaseTable] = DynamoLeaseTable,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         clock = clock or LoopClock()
         tokens = itertools.count(1)
         self.name = name
         self.changes = 0
-        self.table = table_type(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
+        self.table = table_type(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=request_timeout_s)
         rng = random.Random(seed)
         self.keeper = LeaseKeeper(
             self.table,

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from mld.aws.table_calls import ANSWER_S_MAX
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.leases.resumer import OLDEST_SHARE
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import SUSPENDED_DURATIONS
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
@@ -21,6 +23,7 @@ from tests.unit.leases.support import (
     Worker,
     attribute,
     counter_of,
+    new_dynamo,
     running,
     started,
 )
@@ -80,6 +83,25 @@ async def test_at_most_one_try_for_a_lapsed_lease_waits_for_a_slot() -> None:
         await taken.aclose()
         assert await found == ("a",)
     assert counter_of(dynamo, "a") == 1
+
+
+@virtual
+async def test_after_a_network_that_swallows_everything_a_try_is_sent_soon_although_the_swallowed_ones_still_wait() -> (
+    None
+):
+    swallowed_s = 50.0
+    dynamo = await new_dynamo()
+    me = Worker(dynamo, "me", request_timeout_s=ANSWER_S_MAX)
+    await me.hold("a")
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        await asyncio.sleep(0.1)
+        plan.always = replace(lost_request(), delay_before_s=ANSWER_S_MAX)
+        await asyncio.sleep(swallowed_s)
+        assert me.keeper.held() == {}
+        plan.always = None
+        await asyncio.sleep(OLDEST_SHARE * swallowed_s + 1.0)
+        assert set(me.keeper.held()) == {"a"}
 
 
 @virtual
