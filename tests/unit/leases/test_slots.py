@@ -10,7 +10,6 @@ import pytest
 from mld.core.clock import LoopClock
 from mld.leases.slots import ROOM_MAX, SILENT, Slots
 from tests.twins.dynamo import Fault, MemoryDynamo
-from tests.unit.leases import support
 from tests.unit.leases.support import DURATION_S, Worker, new_dynamo, running
 from tests.virtual_time import virtual
 
@@ -51,11 +50,6 @@ def answer_one_by_one(dynamo: MemoryDynamo, per_s: float) -> list[float]:
     return took
 
 
-@pytest.fixture
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "REQUEST_TIMEOUT_S", 60.0)
-
-
 async def held_each_second(me: Worker, seconds: int) -> list[int]:
     counts = []
     for _ in range(seconds):
@@ -64,12 +58,11 @@ async def held_each_second(me: Worker, seconds: int) -> list[int]:
     return counts
 
 
-@pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize(("took_s", "leases"), [(1.5, LEASES), (3.5, LEASES), (7.5, 20)])
 @virtual
 async def test_over_a_long_way_as_many_requests_are_under_way_as_all_leases_need(took_s: float, leases: int) -> None:
     dynamo = await new_dynamo()
-    me = Worker(dynamo, "me")
+    me = Worker(dynamo, "me", request_timeout_s=60.0)
     await me.hold(*map(str, range(leases)))
     async with running(me):
         await asyncio.sleep(DURATION_S)
@@ -78,12 +71,11 @@ async def test_over_a_long_way_as_many_requests_are_under_way_as_all_leases_need
         assert set(await held_each_second(me, 20)) == {leases}
 
 
-@pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize(("per_s", "least"), [(25, LEASES), (8, 36)])
 @virtual
 async def test_a_busy_table_gets_no_more_requests_at_a_time_than_it_answers_soon(per_s: float, least: int) -> None:
     dynamo = await new_dynamo()
-    me = Worker(dynamo, "me")
+    me = Worker(dynamo, "me", request_timeout_s=60.0)
     await me.hold(*map(str, range(LEASES)))
     async with running(me):
         await asyncio.sleep(DURATION_S)
