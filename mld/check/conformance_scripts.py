@@ -151,10 +151,12 @@ async def _lost(session: Session, report: Report) -> None:
 
 
 def _always(error: CheckpointErrorName) -> Replies:
+    """Return replies that refuse every checkpoint with this error."""
     return lambda _: error
 
 
 def _once(error: CheckpointErrorName) -> Replies:
+    """Return replies that refuse only the first checkpoint."""
     return lambda number: error if number == 0 else None
 
 
@@ -186,6 +188,9 @@ def _records(first: int, count: int, payload: bytes = b"payload") -> list[Record
 
 
 def _unusual_records() -> list[Record]:
+    """Return a record for each pair of an unusual partition key and an unusual payload. Every three records share a
+    sequence number and differ in their sub-sequence numbers, as the user records of an aggregate do.
+    """
     pairs = [(key, payload) for key in UNUSUAL_KEYS for payload in UNUSUAL_PAYLOADS]
     return [
         Record(payload, key, str(FIRST_SEQUENCE + number // 3), number % 3, ARRIVAL_MS)

@@ -138,8 +138,8 @@ class ParallelProcessor:
     """Serves the `children` of one shard, listed by their numbers, from their start to their end.
 
     `may_deliver` returns whether records may be given now. `until_deliverable` waits until they may; it returns False
-    if they never may again. `on_answered(batch, seconds)` is called for each batch when all children have answered it
-    and all batches before it.
+    if they never may again. `on_answered(batch, seconds)` is called for each batch when all children have answered this
+    batch and all batches before it.
     """
 
     def __init__(
@@ -216,6 +216,7 @@ class ParallelProcessor:
             await self._progress.wait()
 
     def adjust(self, settings: ChildSettings) -> None:
+        """Apply changed settings to all children."""
         for lane in self._lanes:
             lane.processor.adjust(settings)
 
@@ -257,6 +258,8 @@ class ParallelProcessor:
         await self._last_action(lambda lane: lane.processor.lease_lost())
 
     async def shard_ended(self, written: Written) -> None:
+        """See `ShardProcessor.shard_ended`. Each child gets the action when it has answered its present batch."""
+
         def has_it(lane: Lane) -> None:
             written()
             lane.range = lane.range.at_shard_end()
@@ -268,6 +271,7 @@ class ParallelProcessor:
             lane.processor.kill_soon()
 
     async def end(self) -> str:
+        """See `ShardProcessor.end`. When the children have ended, the last checkpoint is stored."""
         self._is_closed = True
         self.gone.cancel()  # from now on the exit of a child is no failure
         try:
@@ -279,7 +283,8 @@ class ParallelProcessor:
         return self._in_words(ended)
 
     async def kill(self) -> str:
-        self.gone.cancel()
+        """See `ShardProcessor.kill`."""
+        self.gone.cancel()  # from now on the exit of a child is no failure
         try:
             ended = await asyncio.gather(*(lane.processor.kill() for lane in self._lanes))
             await self._writer.cancel()
@@ -409,6 +414,7 @@ class ParallelProcessor:
     # --- failures and ends --------------------------------------------------------------------------------------------
 
     def _child_gone(self, lane: Lane, gone: asyncio.Future[NoReturn]) -> None:
+        """Note the failure of a child that can no longer answer, unless its end was expected."""
         if not gone.cancelled() and (error := gone.exception()) is not None:
             self._fail(lane, error)
 

@@ -125,6 +125,7 @@ class Processor:
         self._overdue.adjust(settings)
 
     async def initialize(self, message: Initialize) -> None:
+        """See `ShardProcessor.initialize`. Also measures how long the child takes."""
         since = self._clock.monotonic()
         await self._send(message)
         self._metrics.initialize.note(self._clock.monotonic() - since)
@@ -169,6 +170,7 @@ class Processor:
         await self._send_last(LeaseLost())
 
     async def _send_last(self, action: LeaseLost | ShardEnded, written: Written = _no_matter) -> None:
+        """Send the last action of a life, and measure how long the child takes to answer."""
         since = self._clock.monotonic()
         await self._send(action, written)
         self._metrics.shutdown.note(self._clock.monotonic() - since)
@@ -190,6 +192,7 @@ class Processor:
         self._killing = asyncio.ensure_future(self.child.kill())
 
     async def kill(self) -> str:
+        """See `ShardProcessor.kill`."""
         self._overdue.close()
         self.gone.cancel()
         words = await self.child.kill()
@@ -232,6 +235,7 @@ class Processor:
                 await settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
+        """Begin to write a line to the child's stdin, and copy it to the protocol trace if somebody listens."""
         return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _line_read(self) -> None:
@@ -262,6 +266,7 @@ class Processor:
             timeout.cancel()
 
     def _give_up_waiting(self) -> None:
+        """End the wait for a status because the reply timeout has passed."""
         assert self._action is not None
         within = f"within {self._reply_timeout_s} s (key timeoutInSeconds)"
         self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))

@@ -39,7 +39,9 @@ class ShardProcessor(Protocol):
         """Whether another batch can be given at once."""
         ...
 
-    async def until_room(self) -> None: ...
+    async def until_room(self) -> None:
+        """Wait until another batch can be given."""
+        ...
 
     async def until_answered(self) -> None:
         """Wait until the children have answered all records that they were given."""
@@ -56,7 +58,9 @@ class ShardProcessor(Protocol):
         """Use other time limits: the timeout from the next wait on, the warning for the present action too."""
         ...
 
-    async def initialize(self, message: Initialize) -> None: ...
+    async def initialize(self, message: Initialize) -> None:
+        """Send `initialize` to the children, and wait until all have answered."""
+        ...
 
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
@@ -68,11 +72,20 @@ class ShardProcessor(Protocol):
         """
         ...
 
-    async def shutdown_requested(self, checkpoint: str) -> None: ...
+    async def shutdown_requested(self, checkpoint: str) -> None:
+        """Announce the shutdown to the children, so that they may checkpoint, and wait until all have answered."""
+        ...
 
-    async def shard_ended(self, written: Written) -> None: ...
+    async def shard_ended(self, written: Written) -> None:
+        """Send `shardEnded` to the children, and wait until all have answered.
 
-    async def lease_lost(self) -> None: ...
+        `written` is called each time before a child can answer. From then on its checkpoint at the end is legal.
+        """
+        ...
+
+    async def lease_lost(self) -> None:
+        """Send `leaseLost` to the children, and wait until all have answered."""
+        ...
 
     async def end(self) -> str:
         """End the children as `ChildProcess.end`; return how they ended. Checkpoints under way are stored first."""
@@ -82,4 +95,6 @@ class ShardProcessor(Protocol):
         """Kill the children, even during an action, which then fails. Call `end` afterwards."""
         ...
 
-    async def kill(self) -> str: ...
+    async def kill(self) -> str:
+        """Kill the children now, without storing checkpoints any more; return how they ended."""
+        ...

@@ -19,6 +19,8 @@ from mld.tracking.stream_list import ListedStream, account_and_name
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """What selects a client: all streams of one place are read through the same client."""
+
     kind: StreamKind
     region: str | None
     credentials: CredentialsChain
@@ -45,13 +47,15 @@ class StreamClients:
     ) -> None:
         """Begin without clients.
 
-        `new_service` makes a client, not yet open, for one kind of streams. `read_streams` reads the list of streams
-        that the settings name again, and returns the former list if the new one is damaged.
+        `new_service` makes a client for one kind of streams, which still has to be opened. `read_streams` reads again
+        the list of streams to which the settings point. If that list is damaged, it returns the last good one.
         """
         self._settings = settings
         self._clock = clock
         self._read: dict[str | None, ReadStream] = {}
+        """The opened streams by their identifiers in the lease table; None is that of a worker's only stream."""
         self._only: StreamPorts | None = None
+        """The ports of the only stream, if the settings name no list of streams."""
         self._new_service = new_service
         self._read_streams = read_streams
         self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
@@ -63,7 +67,7 @@ class StreamClients:
         return SourcePorts(self.open_stream, self.wanted, self.describe)
 
     async def wanted(self) -> Sequence[WantedStream]:
-        """Read the list of streams that the settings name again, and return it."""
+        """Read again the list of streams to which the settings point, and return it."""
         streams = await self._read_streams()
         self._known = {one.name: one for one in streams}
         return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
@@ -117,16 +121,19 @@ class StreamClients:
         await asyncio.gather(*(service.close() for service in self._services.values()))
 
     async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
+        """Return the client for a stream, and the port by which the stream is described and listed."""
         service = await self._service(label, arn)
         name = label if arn is None else account_and_name(arn)[1]
         return service, streams_port(service, self._clock, self._settings, name, arn)
 
     async def _service(self, label: str, arn: str | None) -> CountedService:
+        """Return the client for a stream: in the region of its ARN, with the credentials that the list gives it."""
         own = self._known.get(label)
         region = self._settings.kinesis.region if arn is None else arn.split(":")[3]
         return await self._service_at(self._place(arn, region, None if own is None else own.credentials))
 
     def _place(self, arn: str | None, region: str | None, credentials: CredentialsChain | None = None) -> _Place:
+        """Return what selects the client of a stream. By default it has the credentials of the settings."""
         return _Place(kind_of(arn), region, credentials or self._settings.kinesis.credentials)
 
     async def _service_at(self, place: _Place) -> CountedService:

@@ -4,21 +4,24 @@ counters and checkpoints that they may have left in the row. Pure.
 Rules: leases#overlapping-writes, leases#lost-replies, leases#duplicate-worker-ids.
 
 The next renewal may be sent while earlier ones still wait for their answers. Each write raises the counter by one. The
-condition of a write allows every counter that our earlier writes may have left: from the counter last seen (`over`) to
-that counter plus one for each write that may yet be applied (`up_to`). So a write succeeds whether or not the earlier
-writes were applied. As soon as the row is seen with a counter above `up_to`, the write can no longer be applied.
+condition of a write is a range of counters, the write's span: all counters that our earlier writes may have left. The
+range begins with the counter last seen (`over`). It ends with that counter plus one for each earlier write that may yet
+be applied (`up_to`). So a write succeeds whether or not the earlier writes were applied. As soon as the row is seen
+with a counter above `up_to`, the write can no longer be applied.
 
-    n     the counter last seen
-    n..k  the counters that the next write may find: up to k - n writes of ours may be applied before it
-    c     `ceiling`: the highest counter that our writes explain
+For example, the row was last seen with counter 7, and two writes are open. Then the next write accepts 7, 8 and 9. If
+all three are applied, the counter is 10.
 
-Each write that is sent raises `ceiling`; each write that is known not to have been applied lowers it. If the row's
-counter is above `ceiling`, a twin wrote the row: another process with our worker id. While the outcome of a write of
-ours is unknown, a write of a twin may be taken for ours. Once all outcomes are known, the count is exact. So our own
-write is never taken for a twin's, and a twin's write is taken for ours only while answers are missing. The last counter
-is remembered even when all outcomes are known: if a caller then bases a write on an older read of the row, and the
-write is refused, the higher counter is known to be our own. When a new holding begins, any counter is accepted: a
-former process with our id may have had writes under way, which do not prove a twin.
+`ceiling` is the highest counter that the row can have if only this process wrote it: 10 in the example. Each write that
+is sent raises `ceiling` by one; each write that is known not to have been applied lowers it by one. If the counter in
+the row is above `ceiling`, another process with our worker id wrote the row: a *twin*. While the outcome of a write of
+ours is unknown, a twin's write may be taken for it. The reverse never happens: our own write is never taken for a
+twin's.
+
+The last counter is remembered even when no write is open. A caller may then base a write on a read of the row that is
+older than our last write. If that write is refused, the higher counter in the row is known to be ours. When a new
+holding begins, any counter is accepted: an earlier process with our id may have had writes under way, and these do not
+prove that a twin runs.
 
 A checkpoint names the positions that it may replace: the position in the row as last seen, and the positions of our own
 checkpoints that may be stored by now. So a delayed checkpoint can never undo a later one, although its range of

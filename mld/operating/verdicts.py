@@ -41,7 +41,7 @@ from mld.operating.shard_verdicts import UNTOLD
 from mld.operating.shard_view import ShardView, Verdict
 
 OWN_SLICE = 50
-"""So many shards of a worker are judged (20 µs each) before other tasks of the event loop get their turn."""
+"""How many shards of a worker are judged (20 µs each) before other tasks of the event loop get their turn."""
 
 
 def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
@@ -56,7 +56,10 @@ def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
 
 
 def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[tuple[FleetFault, ...]]:
-    """Return the faults that a worker knows of without reading any table. `shards` are those whose leases it holds."""
+    """Return the faults that a worker knows of without reading any table, in steps (`core.steps`).
+
+    `shards` are the shards whose leases the worker holds; each is judged when it is taken from the iterable.
+    """
     views = []
     for number, view in enumerate(shards):
         if number % OWN_SLICE == 0:

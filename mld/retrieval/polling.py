@@ -154,7 +154,7 @@ class PollingReader(ShardReader):
         return self._hand_over(before, page, verdict, is_full=page.count >= (limit or prefetch.ANSWER_RECORDS_MAX))
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
-        """Go on after a valid page: note the place, the next iterator, the size of records and the lag."""
+        """Note what a valid page shows: the new position, the next iterator, the mean size of records, the lag."""
         assert self._state is not None
         self._state = starting_points.advanced(self._state, page, asked_wall_s, asked_s)
         self._iterator = page.next_iterator
@@ -188,7 +188,11 @@ class PollingReader(ShardReader):
     # --- iterators ----------------------------------------------------------------------------------------------------
 
     async def _fresh_iterator(self) -> str:
-        """Return the iterator of the last answer, or a new one if that is too old or the last record must be proved."""
+        """Return the iterator of the last answer, or a new one.
+
+        A new one is needed if the last one is too old. It is also needed for the proof that nothing was lost to
+        retention, which asks for the last record again (`starting_points.needs_proof`).
+        """
         assert self._state is not None
         now_s = self._clock.monotonic()
         is_fresh = self._iterator is not None and now_s - self._iterator_issued_s < ITERATOR_AGE_MAX_S
@@ -219,6 +223,7 @@ class PollingReader(ShardReader):
         return iterator
 
     def _about(self, action: str, asked_s: float) -> dict[str, object]:
+        """Return the log fields of an event about this shard; `took_ms` counts from `asked_s`."""
         return {"action": action, "shard": self.shard_id, "took_ms": millis_since(self._clock, asked_s)}
 
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:

@@ -74,6 +74,10 @@ class DiskWatcher:
         return self._under_way.pop(place).result() if self._under_way[place].done() else None
 
     def _log_changes(self, before: dict[str, str], now: dict[str, str]) -> None:
+        """Log each directory that has a fault now and had none before, and each whose fault is over.
+
+        `before` and `now` have the faults, in words, by the name of the directory.
+        """
         for name in sorted(now.keys() - before.keys()):
             log.warning("%s", now[name], extra={"action": "disk_trouble", "place": name})
             self.events.note(EventKind.DISK, now[name])

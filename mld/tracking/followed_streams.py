@@ -83,6 +83,7 @@ class FollowedStreams(TrackedStreams):
         return await self._fill_empty(scan)
 
     def loops(self) -> Sequence[Loop]:
+        """Return the loops to run while the worker runs."""
         return (self._follow, "following the list of streams"), *super().loops()
 
     def standing(self, lease: Lease) -> Standing:
@@ -187,7 +188,11 @@ class FollowedStreams(TrackedStreams):
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     async def _fill_empty(self, scan: TableScan) -> bool:
-        """Create the leases of streams that have none; return True if there may now be rows that `scan` lacks."""
+        """Create the leases of streams that have none; return True if there may now be rows that `scan` lacks.
+
+        Several streams are synced at once, but each sync counts for at least `SYNC_S_MIN`, because the account allows
+        only so many calls to ListShards per second.
+        """
         rows = await sorted_by_stream(scan)
         empty = [stream for stream in self._in_order() if rows.of_stream(stream).is_empty]
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
@@ -195,7 +200,7 @@ class FollowedStreams(TrackedStreams):
         async def fill(stream: str | None) -> bool:
             async with at_once:
                 pause = asyncio.create_task(self.needs.clock.sleep(SYNC_S_MIN))
-                made = await self._fill(stream, TableScan())
+                made = await self._fill(stream, TableScan())  # an empty scan, because the stream has no rows
                 await pause
                 return made
 
@@ -228,6 +233,7 @@ class FollowedStreams(TrackedStreams):
                 task.cancel()
 
     async def _clean_up(self) -> None:
+        """Run the cleanup of each stream that has leases to delete, one stream after the other, until cancelled."""
         while True:
             for stream in self._in_order():
                 if self._tracked[stream].cleanup.queued:

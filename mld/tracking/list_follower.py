@@ -103,9 +103,12 @@ class ListFollower:
         self._woken.clear()
 
     async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
-        """Read the list and return it. Before, write it if this worker `leads`, or if there is none and `may_begin`.
+        """Read the list's row, write it anew where that is this worker's task, and return the list to follow.
 
-        `in_table` are the identifiers of the streams of all leases. Raises `errors.TableError`.
+        The leader (`leads`) writes the row. If the row does not exist, a worker with `may_begin` writes it, too. A
+        worker that does not lead also follows some streams that the row lacks (`_unpublished`).
+
+        `in_table` are the identifiers of all streams that have leases. Raises `errors.TableError`.
         """
         found = await self.table.read()
         if not found.version:  # the row was deleted or damaged, or never existed: keep the streams of the last good row

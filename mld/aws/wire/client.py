@@ -4,14 +4,14 @@ A call is one attempt, as with `BotoService`. It is sent a second time in two ca
 sent on a kept connection that turns out to be closed; or a call was refused because of our wrong clock, which the
 `Date` header of the refusal has corrected.
 
-The methods of the port raise only errors of `mld.core.errors`. `_bounded` translates all others, and is the only place
-that does. Errors reach it unchanged; each function on the way that uses a `WirePlace` closes the connection there.
+The methods of the port raise only errors of `mld.core.errors`. All other errors are translated in `_bounded`, and
+nowhere else. If a function that uses a connection fails, it closes the connection and raises the error unchanged.
 
 A call with a small answer is made on the event loop (`LoopConnection`). Threads do what may take long or has to wait:
 they connect, get the keys for signatures every few seconds, read large answers, and let botocore explain a refusal. If
 anything about a client is unusual (a client certificate, a TLS proxy, another path or signature), all its calls go
-through botocore; the log says so once. A connection is used by one call after the other (`places`), whatever their
-shards.
+through botocore; the log says so once. A connection belongs to no shard: it is used by one call after the other
+(`places`).
 """
 
 from __future__ import annotations

@@ -301,10 +301,11 @@ class Takeover:
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
-        """Return a handoff of one of our leases to a worker without leases, for a time without a leader. None if there
-        is no such worker, or if we have no more than our share.
+        """Return a handoff of one of our leases to a worker without leases. Used while the fleet has no leader. Return
+        None if no worker is without leases, or if we have no more than our share.
 
-        `living` are the other living workers.
+        `living` are the other workers that seem to live. A worker without leases that had some earlier counts only if
+        it has reported since then. Leases that are being handed off, pinned to us, or not renewed are not given away.
         """
         loads = loads_of(self._rows.values())
         others = {worker for worker in living if loads[worker] or worker not in self.membership.unheard}

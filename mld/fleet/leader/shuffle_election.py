@@ -28,8 +28,7 @@ LONG_AGO = float("-inf")
 class ShuffleElection(LeaderDecider):
     """Leads while the shuffle of all lease owners elects this worker. `owners` reads them from the table.
 
-    A new election is made only when somebody asks and the last one is too old, and only one at a time. So no timer is
-    needed.
+    No timer is needed: `is_leader` makes a new election if the last one is too old. There is one election at a time.
     """
 
     owners: Callable[[], Awaitable[Iterable[str]]]
@@ -41,8 +40,11 @@ class ShuffleElection(LeaderDecider):
     def __post_init__(self) -> None:
         self._elections = asyncio.Lock()
         self._elected: frozenset[str] | None = None
+        """The workers that the last election chose as leaders; None before the first election."""
         self._next_at = LONG_AGO
+        """From this time on the last election is too old."""
         self._resting_until = LONG_AGO
+        """Until this time the worker does not lead, because it has stepped down."""
         self._leads = False
         self._closed = False
 

@@ -1,1 +1,2 @@
-"""The commit: the ledger of a sink, the admission of writers to it, and the journal that publishes files with it."""
+"""Commits batches to sinks exactly once. Each sink has a ledger of its commits (`ledger`); `admission` decides which
+writers may add to it, and `journal` moves the files of a commit into the sink."""

@@ -21,7 +21,7 @@ _reached: Counter[str] = Counter()
 
 
 def stage(name: str) -> None:
-    """Note that a commit has reached this stage."""
+    """Note that a commit has reached this stage; kill or hold this process here if a test has asked for that."""
     order = _ORDER.fullmatch(os.environ.get(VARIABLE, ""))
     if order is None or order["stage"] != name:
         return

@@ -129,7 +129,7 @@ class FileSink(AdmittedSink):
         try:
             with self._journal.staged() as token:
                 rows = self._written(frame, token) if frame is not None else 0
-                files = self._clean(token, rows)
+                files = self._durable_files(token, rows)
                 entry = self._journal.commit(token, lambda head: following(head, token, rows, files))
                 return self._published(entry, rows)
         finally:
@@ -148,9 +148,12 @@ class FileSink(AdmittedSink):
         path = self._staging.uri(self._journal.data(token))
         return write(frame, replace(self._spec, options=options, mode="error", path=path))
 
-    def _clean(self, token: str, rows: int) -> list[str]:
-        """Make the data files in the staging area durable, and return their names. Other files that Spark has written
-        there are removed with the staging area. `rows` is the number of rows that Spark has written."""
+    def _durable_files(self, token: str, rows: int) -> list[str]:
+        """Make the data files in the staging area durable, and return their names. `rows` is the number of rows that
+        Spark has written. Files that Spark has written for itself are left out; they are removed with the staging area.
+
+        Raises SinkRefused if there are rows but no files: then this process and Spark see different file systems.
+        """
         stage("staged")
         data = self._journal.data(token)
         with failures(f"sink {self.name}: making a batch durable"):
@@ -234,7 +237,7 @@ class ExecutorFileSink(FileSink):
             with self._journal.staged() as token:
                 path = self._store.uri(self._journal.data(token))
                 write(spark.range(1), SinkSpec(self.name, "json", path, options, mode="error"))
-                self._clean(token, rows=1)
+                self._durable_files(token, rows=1)
         except SinkError as error:
             raise (SinkRefused if isinstance(error, SinkRefused) else SinkError)(
                 f"sink {self.name}: executors cannot write to {self.place}: {error}. They use the "
