@@ -30,7 +30,7 @@ _COMPILE = (
 )
 COMPILE_TIMEOUT_S = 600
 _OURSELVES = re.compile(r"mld-kinesis\[(.+)\]")
-_PINNED = re.compile(r"([A-Za-z0-9._-]+)==")
+PINNED = re.compile(r"([A-Za-z0-9._-]+)==")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def constraints(lock: Lock) -> list[str]:
     """Without those that the lock itself chooses; none for one of the oldest versions."""
     if lock.oldest:
         return []
-    chosen = {pin[1].lower() for line in lock.requirements if (pin := _PINNED.match(line))}
+    chosen = {pin[1].lower() for line in lock.requirements if (pin := PINNED.match(line))}
     return [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0].lower() not in chosen]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mld.operating.service_facts import ServiceFacts
 from mld.operating.service_unit import unit
-from tests.support import man_page
+from tests.support import dependencies_page, man_page
 from tests.support import metrics_page as metrics
 from tests.support import settings_page as keys
 from tests.support.servers import ROOT
@@ -21,6 +21,7 @@ PLAIN_SERVICE = ServiceFacts(
 )
 PAGES: Mapping[str, Callable[[str], str]] = {
     "bin/mld.1": man_page.page,
+    "docs/develop/dependencies.md": dependencies_page.updated,
     "docs/use/configuration.md": keys.updated,
     "docs/use/metrics.md": metrics.updated,
     "docs/use/mld.service": lambda _: unit(PLAIN_SERVICE),

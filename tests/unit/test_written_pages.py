@@ -24,11 +24,12 @@ def test_make_docs_writes_them() -> None:
     assert "\ndocs: $(DEV)\n\t$(BIN)/python -m tests.support.written_pages\n" in (ROOT / "Makefile").read_text()
 
 
-def test_no_page_of_the_manual_is_written_by_anything_else() -> None:
-    """A marked table in `docs/use` belongs to a writer in the list."""
+def test_no_page_of_users_and_developers_is_written_by_anything_else() -> None:
+    """A marked part of it belongs to a writer in the list."""
     marked = {
         str(page.relative_to(ROOT))
-        for page in (ROOT / "docs" / "use").glob("*.md")
+        for room in ("use", "develop")
+        for page in (ROOT / "docs" / room).glob("*.md")
         if "<!--" in page.read_text("utf-8")
     }
     assert marked == {name for name in PAGES if name.endswith(".md")}
