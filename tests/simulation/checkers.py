@@ -174,6 +174,7 @@ class Ledger:
         self._sent_by: dict[tuple[str, str], float] = {}  # the same by key and process
         self._last_writer: dict[str, str] = {}
         self._believed_at: dict[tuple[str, str], float] = {}  # by process and key: when it was last seen to believe
+        self._predecessor_at = float("-inf")  # when a late write of an ended process was applied over its successor's
         self._turns: dict[str, int] = {}  # how often two processes of one worker id have written a row by turns
         self.has_twins = False
         self._asked: dict[tuple[str, str], set[tuple[str, int]]] = {}  # by process and shard: checkpoints asked for
@@ -251,7 +252,8 @@ class Ledger:
         raise self.violation(1, f"{process} lets a child of {shard} checkpoint what it never got")
 
     def accused_twin(self, process: str) -> None:
-        if not self.has_twins and self._now() - self.mended_at > self._failover_s:
+        foreign_at = max(self.mended_at, self._predecessor_at)
+        if not self.has_twins and self._now() - foreign_at > self._failover_s:
             raise self.violation(4, f"{process} takes its own writes for those of a twin, and there is none")
 
     def check_beliefs(self, beliefs: Iterable[tuple[str, Iterable[str]]]) -> None:
@@ -438,6 +440,8 @@ class Ledger:
         if after != before + 1:
             raise self.violation(4, f"{write.sender} takes the counter of {key} from {before} to {after}")
         last, owner = self._last_writer.get(key), _actual_owner(write.after)
+        if last is not None and _worker(last) == _worker(write.sender) and _life(write.sender) < _life(last):
+            self._predecessor_at = self._now()
         if last == write.sender or last not in self.ours or write.sender not in self.ours or owner is None:
             return
         same_owner = owner == _actual_owner(write.before) == _worker(write.sender) == _worker(last)
@@ -549,6 +553,11 @@ def _actual_owner(item: Item) -> str | None:
 
 def _worker(process: str) -> str:
     return process.split("#")[0]
+
+
+def _life(process: str) -> int:
+    """The number of a process among those of its worker."""
+    return int(process.split("#")[1])
 
 
 def _counter(item: Item) -> int | None:
