@@ -28,7 +28,7 @@ TRIAL_BYTES = 4096
 LOW_SHARE = 0.05
 """The daemon warns if less than this share of the blocks or inodes is free. The alert uses the same figure."""
 STANDARD_ERROR = 2
-ARCHIVE = "processors.archive"
+ARCHIVE = "mld.processors.archive"
 SPARK_DIRECTORIES = {"deadLetter": "sparkDeadLetter", "spool": "spool"}
 _REMEDIES = {
     errno.ENOSPC: "free some room there, or name another place",
@@ -91,7 +91,7 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
 def _archive(words: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the directory that follows the archive processor in a command, if it runs that."""
     for word, following in pairwise(words):
-        if word.removeprefix("mld.") == ARCHIVE:
+        if word == ARCHIVE:
             yield "archive", following
 
 

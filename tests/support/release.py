@@ -31,8 +31,8 @@ from tests.support.locked import install
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = "2000"
 BUILD_TIMEOUT_S = 600
-PLACES = {"mld", "processors", f"{DISTRIBUTION.replace('-', '_')}-{__version__}"}
-"""What a wheel may put at the top of site-packages; its own `.data` and `.dist-info` begin with the third."""
+PLACES = {"mld", f"{DISTRIBUTION.replace('-', '_')}-{__version__}"}
+"""What a wheel may put at the top of site-packages; its own `.data` and `.dist-info` begin with the second."""
 GENERATED = re.compile(r"PKG-INFO|setup\.cfg|[a-z_]+\.egg-info/.*")
 """What an sdist has beside the files of the commit; setuptools writes setup.cfg anew."""
 _LINK = re.compile(r"\]\((?!https?:|#)([^)]+)\)")

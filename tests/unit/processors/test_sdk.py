@@ -276,13 +276,6 @@ def test_importing_the_sdk_imports_nothing_slow() -> None:
     assert ended.stdout.strip() == ""
 
 
-def test_the_name_of_before_works_on_with_a_warning_that_says_the_new_one() -> None:
-    code = "from processors.sdk import RecordProcessor, run; print(RecordProcessor.__module__, run.__name__)"
-    ended = subprocess.run([sys.executable, "-W", "always", "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (0, "processors.sdk run\n"), ended.stderr
-    assert "DeprecationWarning: import mld.sdk" in ended.stderr
-
-
 def test_the_page_of_the_module_says_something_of_every_public_name_and_of_each_error() -> None:
     public = [getattr(sdk, name) for name in sdk.__all__]
     methods = [one for kind in public if isinstance(kind, type) for name, one in vars(kind).items() if name[0] != "_"]
