@@ -389,8 +389,10 @@ def _http(derivation: Derivation) -> None:
 
 
 def _notify(derivation: Derivation) -> None:
-    """Refuse a user or password in the webhook's URL, which would not be sent."""
+    """Refuse a user or password in the webhook's URL, which would not be sent. Remark on details without a webhook."""
     url = derivation.values["serving.notify"]
+    if url is None and derivation.values["serving.notify_details"]:
+        derivation.say(Level.WARNING, "mld.notifyDetails", "is not used: mld.notify is not set", "set mld.notify")
     if url is not None and "@" in urlsplit(str(url)).netloc:
         remedy = "put what it asks for into the path or the query, as its issuer has given it"
         derivation.say(Level.ERROR, "mld.notify", "has a user or a password before the host", remedy)

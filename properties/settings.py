@@ -357,6 +357,8 @@ class ServingSettings:
     notify: str | None = key("mld.notify", URL, Section.OWN,
         "Webhook to which the fleet posts, in JSON, what is wrong and that it is over.", default_text="none",
         note="For those without Prometheus.", shown_as=Shown.HIDDEN)
+    notify_details: bool = key("mld.notifyDetails", BOOL, Section.OWN,
+        "Whether posts to mld.notify contain reasons. They may quote records and what children print.", default=False)
     control_socket: str | None = key("mld.controlSocket", ValueKind.SOCKET, Section.OWN,
         "Socket by which `mld status`, `mld tap` and the like reach the daemon; off makes none.",
         default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID")

@@ -136,6 +136,9 @@ def parse_dimensions(text: str) -> tuple[str, ...]:
 
 
 def parse_url(text: str) -> str:
+    if not _has_url_characters(text):
+        remedy = "write such a character as %XX, and a host's name as xn--…"
+        raise BadValue("has a character that no URL can have", remedy)
     if _http_url(text) is None:
         raise BadValue("is not an http or https URL", "write it as https://host[:port]")
     return text
@@ -154,7 +157,12 @@ def _http_url(text: str) -> SplitResult | None:
         complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or True)
     except ValueError:
         return None
-    return parts if complete and not any(character.isspace() for character in text) else None
+    return parts if complete and _has_url_characters(text) and " " not in text else None
+
+
+def _has_url_characters(text: str) -> bool:
+    """Return whether the text has only characters that may be in a request: printable ASCII."""
+    return text.isascii() and text.isprintable()
 
 
 def parse_stream_arn(text: str) -> StreamArn | None:

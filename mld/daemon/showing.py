@@ -168,6 +168,7 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
         parts.clock,
         status.identity,
         parts.scrub,
+        parts.settings.serving.notify_details,
     )
     with closing(webhook):
         async with in_background(notifier.run, "raising alerts", parts.clock):

@@ -43,8 +43,11 @@ class AlertBook:
     """Keeps the faults that were posted and have not ended, and faults that will be posted if they last."""
 
     def __init__(self, posted: Iterable[str]) -> None:
-        """Make a book from the ids of faults that were posted before."""
-        self._posted = {FleetFault.known_as(name) for name in posted}
+        """Make a book from the ids of faults that were posted before. Ids of unknown kinds are left out: anybody who
+        writes the table could make this worker announce the end of what never was.
+        """
+        faults = map(FleetFault.known_as, posted)
+        self._posted = {fault for fault in faults if fault.kind in KINDS and fault.subject}
         self._since: dict[FleetFault, float] = {}
         """For faults that were found but not posted: when each began. For posted faults that are no longer found: when
         each ended. In monotonic seconds.

@@ -1,60 +1,67 @@
-"""`document`: makes the JSON document that is posted to the webhook for an alert. Pure."""
+"""`document`: makes the JSON document that is posted to the webhook for an alert. Pure.
+
+`text` is what a chat shows. It has only our own words, and names without markup. Reasons may repeat what a record, a
+child or a row contains, so they are in a field of their own, `details`, and only if the operator wants them there
+(`mld.notifyDetails`).
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from mld.core.chat_text import NAME_CHARACTERS_MAX, chat_text, foreign_chat_text
 from mld.core.clock import iso_time
 from mld.metrics.identity import Identity
 from mld.operating.faults import (
+    KINDS,
     FleetFault,
     runbook_of,
 )
 from mld.properties.scrubber import Scrubber
 from mld.serving.alert_book import Post, is_own
 
-ZERO_WIDTH_SPACE = "\u200b"
-_BRACKETS = str.maketrans("<>", "\u2039\u203a")
-_MARKUP = re.compile(r"@(?=\w)|\](?=\()")
 SUBJECTS_MAX = 20
 """A post names at most so many subjects, and gives the number of all."""
 
 
-def _plain(text: str) -> str:
-    """Return the text without markup that a chat would show as a link or a mention: parts of it may
-    come from records.
-    """
-    return _MARKUP.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, text.translate(_BRACKETS))
-
-
-def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber) -> Mapping[str, Any]:
-    """Return the document for the webhook. Chats show only its `text`, so the text contains everything, in words."""
+def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber, *, with_details: bool) -> Mapping[str, Any]:
+    """Return the document for the webhook; `with_details` adds the reasons, which others may have written."""
     named = post.alerts[:SUBJECTS_MAX]
-    names = ", ".join(alert.subject for alert in named) + (", …" if len(post.alerts) > len(named) else "")
-    first = named[0]
-    why = f": {first.words} → {first.remedy}" if post.begins else ""
-    over = "" if post.begins else "over: "
-    where = f" of worker {me.worker}" if is_own(post.kind) else ""
-    return {
-        "text": _plain(scrub(f"{me.application}: {over}{post.kind} ({len(post.alerts)}){where}: {names}{why}")),
-        "application": me.application,
+    application, worker = chat_text(scrub(me.application)), chat_text(scrub(me.worker))
+    runbook = runbook_of(post.kind)
+    names = ", ".join(_name(one.subject, scrub) for one in named) + (", …" if len(post.alerts) > len(named) else "")
+    head = f"{application}: {'' if post.begins else 'over: '}{post.kind} ({len(post.alerts)})"
+    where = f" of worker {worker}" if is_own(post.kind) else ""
+    told = {
+        "text": f"{head}{where}: {names}{_words(post.kind, runbook) if post.begins else ''}",
+        "application": application,
         "alert": post.kind,
-        "severity": first.severity.value,
+        "severity": named[0].severity.value,
         "status": "begun" if post.begins else "ended",
         "count": len(post.alerts),
         "subjects": [_subject(one, scrub) for one in named],
-        "runbook": runbook_of(post.kind),
+        "runbook": runbook,
         "at": iso_time(wall_s),
-        "worker": me.worker,
+        "worker": worker,
     }
+    return told | {"details": [_detail(one, scrub) for one in named]} if with_details else told
+
+
+def _words(kind: str, runbook: str) -> str:
+    """Return what a fault of this kind means and what to do first, in our own words."""
+    known = KINDS.get(kind)
+    return "" if known is None else f". {known.meaning} {known.first} {runbook}"
 
 
 def _subject(fault: FleetFault, scrub: Scrubber) -> Mapping[str, Any]:
-    return {
-        "name": fault.subject,
-        "owner": fault.owner,
-        "why": scrub(fault.words) or None,
-        "remedy": scrub(fault.remedy) or None,
-    }
+    return {"name": _name(fault.subject, scrub), "owner": fault.owner and _name(fault.owner, scrub)}
+
+
+def _detail(fault: FleetFault, scrub: Scrubber) -> Mapping[str, Any]:
+    """Return the reason of a fault, which may contain what others wrote."""
+    return {"name": _name(fault.subject, scrub), "why": foreign_chat_text(scrub(fault.words)) or None}
+
+
+def _name(name: str, scrub: Scrubber) -> str:
+    return foreign_chat_text(scrub(name), NAME_CHARACTERS_MAX)

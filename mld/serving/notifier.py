@@ -61,6 +61,8 @@ class Notifier:
     clock: Clock
     identity: Identity
     scrub: Scrubber
+    with_details: bool = False
+    """Whether posts contain reasons, in which others may have written (`mld.notifyDetails`)."""
 
     async def run(self) -> None:
         """Look and post once a minute, until cancelled."""
@@ -102,7 +104,8 @@ class Notifier:
         now = self.clock.monotonic()
         due = [(book, post) for book, found in looks for post in book.due(found, now)]
         for book, post in due[:POSTS_MAX]:
-            if not await self._post(document(post, self.identity, self.clock.wall(), self.scrub)):
+            told = document(post, self.identity, self.clock.wall(), self.scrub, with_details=self.with_details)
+            if not await self._post(told):
                 break  # the remaining posts wait for the next look
             book.note(post)
 

@@ -43,12 +43,21 @@ from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABL
 from mld.leases.throughput import Throughput
 from mld.leases.write_request import request_of
 from mld.metrics.events import Event, EventKind, pack
+from mld.metrics.identity import Identity
 from mld.operating import listings, plain_values
 from mld.operating.events import KEY
+from mld.operating.faults import PAUSE_HOLD_S
 from mld.operating.fleet_reader import status_steps, view_rules
+from mld.operating.fleet_sight import FleetSight
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.plan import raw_table
+from mld.operating.verdicts import faults_of
+from mld.properties.scrubber import Scrubber
+from mld.serving.alert_book import AlertBook, Post
+from mld.serving.alert_post import document
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
+from tests.support.chats import ATTACKS, acted_on, texts_in
 from tests.support.declared import own_attributes
 from tests.support.fleet import TABLE, fleet, settings_of
 from tests.support.many import many_fleet
@@ -58,6 +67,9 @@ Row = dict[str, dict[str, Any]]
 
 DIGITS_MAX = 38  # of a DynamoDB number
 MESSAGE_MAX = 3000  # a key of 2 KB and a short reason
+POST_BYTES_MAX = 400_000
+"""Of 20 faults, each with names of 128 and a reason of 300 characters, in JSON's ASCII."""
+ME = Identity("clicks", "clicks-stream", "w1", "0.3")
 RULES = ReportRules()
 NOW_S = 1_700_000_000
 SEQUENCE = "49039857314204006299212589664082056738427629321519628402"
@@ -88,6 +100,7 @@ texts = st.one_of(
         ["WORKER_METRIC_STATS", "LEADER", "LEASE", "CLIENT_VERSION_3X", "fenced by w9", "0" * 16 + ".7", SEQUENCE]
     ),
     st.sampled_from(["9" * 128, "9" * 129, "9" * 130, "9" * 5000, "x" * 9000, "٣" * 20, "1_000", "\x00", "1" * 40]),
+    st.sampled_from([*ATTACKS, *(f"failing {attack}" for attack in ATTACKS)]),
     st.builds(lambda c, n: c * n, st.characters(codec="utf-8"), st.integers(1, 5000)),
 )
 binaries = st.binary(max_size=40)
@@ -323,7 +336,19 @@ def check_seen(row: Row) -> None:
     listings.lag_listing(status)
     listings.streams_listing(status)
     listings.events_listing(status.events)
+    for post in _posts(status):
+        told = document(post, ME, float(NOW_S), Scrubber(), with_details=True)
+        runbook = told["runbook"]
+        assert not [found for text in texts_in(told) for found in acted_on(text, (runbook,))], told
+        assert len(json.dumps(told)) < POST_BYTES_MAX
     json.dumps([plain_values.event_value(one) for one in status.events])
+
+
+def _posts(status: FleetStatus) -> list[Post]:
+    """What is posted to the webhook because of the table, also of alerts that it says were raised."""
+    book, found = AlertBook(status.alerts), faults_of(FleetSight(fleet=status, file="app.properties"))
+    book.due(found, 0.0)
+    return book.due(found, PAUSE_HOLD_S)
 
 
 CHECKS: tuple[tuple[Row, Callable[[Row], None]], ...] = (

@@ -22,6 +22,11 @@ SECRET = "https://hooks.example.com/services/T0KEN/s3cret?key=abc"
         "https://:80/x",
         "https://host/a b",
         "https://u:pw1@host/",
+        r"https://host/services/\u0007T0KEN",
+        r"https://host/\u00e9/T0KEN",
+        r"https://h\u00f6st/T0KEN",
+        r"https://host\n/T0KEN",
+        r"https://host/x\r\nEvil: T0KEN",
     ],
 )
 def test_what_is_no_address_of_a_webhook_ends_the_check_with_2_and_is_not_shown(
@@ -34,7 +39,7 @@ def test_what_is_no_address_of_a_webhook_ends_the_check_with_2_and_is_not_shown(
     result = CliRunner().invoke(commands, ["check", str(file)], prog_name="mld")
     assert result.exit_code == 2
     assert "mld.notify" in result.output
-    assert url not in result.output and "pw1" not in result.output
+    assert url not in result.output and "pw1" not in result.output and "T0KEN" not in result.output
 
 
 def test_an_address_is_a_secret(configure: Configure, tmp_path: Path) -> None:
@@ -46,3 +51,10 @@ def test_an_address_is_a_secret(configure: Configure, tmp_path: Path) -> None:
     result = CliRunner().invoke(commands, ["check", str(file)], prog_name="mld")
     assert "mld.notify" in result.output
     assert "T0KEN" not in result.output and "s3cret" not in result.output
+
+
+def test_details_without_a_webhook_are_remarked_on_and_are_off_unless_asked_for(configure: Configure) -> None:
+    loaded = configure("mld.notifyDetails=true")
+    assert [remark.key for remark in loaded.remarks] == ["mld.notifyDetails"]
+    assert configure(f"mld.notify={SECRET}").settings.serving.notify_details is False
+    assert configure(f"mld.notify={SECRET}\nmld.notifyDetails=true").settings.serving.notify_details is True

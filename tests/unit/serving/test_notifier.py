@@ -36,6 +36,7 @@ from mld.serving.notifier import (
     POSTS_MAX,
     Notifier,
 )
+from tests.support.chats import ATTACKS, acted_on, texts_in
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock
 from tests.unit.operating.test_fleet_status import NOW_S, lease, view
@@ -44,6 +45,7 @@ from tests.virtual_time import virtual
 ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")
 FAILING = lease(status=ShardStatus("failing", NOW_S, 0, why="at 12:00: KeyError, password=hunter22"))
 TABLE = "app"
+RUNBOOK = "docs/use/operations.md#a-shard-is-failing"
 TOKEN = "t0ken-in-a-path"
 
 
@@ -92,14 +94,43 @@ def test_a_post_has_no_secret_and_names_some_of_many() -> None:
     alerts = tuple(
         FleetFault("failing", f"shardId-{n:03}", "KeyError, password=hunter22", "mld peek 3") for n in range(300)
     )
-    told = document(Post("failing", True, alerts), ME, NOW_S, Scrubber())
+    told = document(Post("failing", True, alerts), ME, NOW_S, Scrubber(), with_details=True)
     assert (told["count"], len(told["subjects"]), told["status"]) == (300, SUBJECTS_MAX, "begun")
     assert told["text"].startswith("clicks: failing (300): shardId-000, ")
-    assert told["text"].endswith(" → mld peek 3")
+    assert told["text"].endswith(
+        f", …. The record processor of a shard fails on and on. mld peek --at checkpoint shows the record; mld lag has "
+        f"the error. {RUNBOOK}"
+    )
     assert told["runbook"] == "docs/use/operations.md#a-shard-is-failing"
-    assert told["subjects"][0]["remedy"] == "mld peek 3"
+    assert told["details"][0] == {"name": "shardId-000", "why": "KeyError, password=***"}
     assert told["at"] == "2025-11-20T18:00:00Z"
     assert "hunter22" not in json.dumps(told)
+
+
+def test_what_others_wrote_is_posted_only_if_asked_for_and_never_in_the_text() -> None:
+    fault = FleetFault("failing", "shardId-0", "ValueError: bad customer Jane Doe", "mld peek 0", owner="w-2")
+    post = Post("failing", True, (fault,))
+    bare = document(post, ME, NOW_S, Scrubber(), with_details=False)
+    assert "details" not in bare and "Jane" not in json.dumps(bare)
+    assert bare["subjects"] == [{"name": "shardId-0", "owner": "w-2"}]
+    told = document(post, ME, NOW_S, Scrubber(), with_details=True)
+    assert told["details"] == [{"name": "shardId-0", "why": fault.words}]
+    assert told | {"details": None} == bare | {"details": None}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("begins", [True, False])
+def test_no_name_and_no_reason_calls_anybody_or_leads_anywhere(attack: str, begins: bool) -> None:
+    fault = FleetFault("failing", attack, f"KeyError: {attack}", f"mld peek {attack}", owner=attack)
+    told = document(Post("failing", begins, (fault,)), ME, NOW_S, Scrubber(), with_details=True)
+    assert [found for text in texts_in(told) for found in acted_on(text, (RUNBOOK,))] == []
+
+
+def test_an_alert_in_the_table_of_an_unknown_kind_is_never_posted() -> None:
+    book = AlertBook(["<!channel> shardId-0", "melted shardId-1", "failing", "failing shardId-2"])
+    assert book.posted == {"failing shardId-2"}
+    book.due((), 0.0)
+    assert [(post.kind, len(post.alerts)) for post in book.due((), HOLD_S)] == [("failing", 1)]
 
 
 # --- when, in virtual time --------------------------------------------------------------------------------------------
@@ -279,7 +310,7 @@ async def test_what_a_worker_alone_knows_it_posts_once_with_its_name_though_it_d
     running = stage.start()
     await until_s(3600)
     assert stage.told() == [("answers-late", "begun"), ("config-refused", "begun"), ("disk-unwritable", "begun")]
-    assert stage.posts[2]["text"].startswith("clicks: disk-unwritable (1) of worker w-1: spool: ")
+    assert stage.posts[2]["text"].startswith("clicks: disk-unwritable (1) of worker w-1: spool. A daemon or its ")
     assert (stage.posts[2]["subjects"][0]["owner"], "hunter22" in json.dumps(stage.posts)) == ("w-1", False)
     assert stage.raised() == frozenset(), "the table has what the fleet's speaker posted"
     stage.own = Own(worker="w-1")
@@ -444,12 +475,3 @@ async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_name
         ours.close()
     assert {one["alert"] for one in server.bodies} == {"failing"}
     assert TOKEN not in caplog.text
-
-
-def test_what_a_record_wrote_calls_nobody_and_hides_no_address() -> None:
-    alert = FleetFault(
-        "failing", "shardId-0", "w1", "ValueError: '<!channel> @here <https://evil.example/|open> [a](b)'"
-    )
-    text = document(Post("failing", True, (alert,)), Identity("app", "s", "w", "0"), 1.0, Scrubber())["text"]
-    assert not {"<", ">", "@here", "](b"} & {text[at : at + size] for size in (1, 3, 5) for at in range(len(text))}
-    assert "https://evil.example/|open" in text

@@ -1,0 +1,37 @@
+"""Texts in a chat: what a chat would show as a mention or a link, or take for markup, is made plain.
+
+A chat shows what `mld.notify` posts, and people act on it. Slack, Mattermost and Teams mark up texts in ways of their
+own, so nothing is escaped for one of them: each sign that any of them acts on is replaced by a lookalike, or gets a
+space without width. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mld.properties.printable import printable
+
+NAME_CHARACTERS_MAX = 128
+"""Ids of shards and workers are shorter; a lease key may have 2 KB."""
+WORDS_CHARACTERS_MAX = 300
+ZERO_WIDTH_SPACE = "\u200b"
+_LOOKALIKES = str.maketrans("<>&[]|`", "\u2039\u203a\uff06\uff3b\uff3d\u00a6\u2018")
+_ACTED_ON = re.compile(r"@|:(?=//)|(?<=www)\.", re.IGNORECASE)
+"""Matches what makes a mention, an address of mail, or a URL."""
+_BARE_DOMAIN = re.compile(r"(?<=\w)\.(?=[^\W\d_]{2})")
+"""Matches a dot before a word, as in `example.com`, which some chats show as a link."""
+
+
+def chat_text(text: str) -> str:
+    """Return `text`, which we or the operator wrote, in one line and without anything that a chat acts on."""
+    return _ACTED_ON.sub(_apart, printable(text).translate(_LOOKALIKES))
+
+
+def foreign_chat_text(text: str, characters_max: int = WORDS_CHARACTERS_MAX) -> str:
+    """Return `text`, which anybody may have written, as `chat_text` does, and shortened. No domain in it is a link."""
+    short = text if len(text) <= characters_max else text[:characters_max] + "…"
+    return _BARE_DOMAIN.sub(_apart, chat_text(short))
+
+
+def _apart(sign: re.Match[str]) -> str:
+    return sign[0] + ZERO_WIDTH_SPACE
