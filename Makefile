@@ -290,15 +290,20 @@ lock:
 	$(call install,$(LOCK),uv)
 	$(LOCK)/bin/python -m tests.support.make_locks $(LOCK)/bin/uv $(NAMES)
 
-# Wheel and sdist of the newest commit in dist/, made twice and judged; RELEASE_ARGS="--url https://HOST/OWNER/REPOSITORY" says where it is published.
+# Wheel and sdist of the newest commit in dist/, made twice and judged. URL, the only place that names the repository, is where
+# it is published: make release-check URL=https://HOST/OWNER/REPOSITORY. `make wheel` makes the wheel alone, and prints how to install it.
 RELEASE := .venv-release
-.PHONY: release-check test-lowest
+URL ?=
+.PHONY: release-check wheel test-lowest
 $(RELEASE)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/release.txt
 	$(call install,$(RELEASE),release)
 	@touch $@
 
 release-check: $(RELEASE)/.installed
-	$(RELEASE)/bin/python -m tests.support.release dist $(RELEASE_ARGS)
+	$(RELEASE)/bin/python -m tests.support.release dist $(if $(URL),--url $(URL))
+
+wheel: $(RELEASE)/.installed
+	@$(RELEASE)/bin/python -m tests.support.release dist --wheel $(if $(URL),--url $(URL))
 
 # The lowest versions of the packages that setup.cfg allows, in an environment of its own; without Spark (test-lakehouse).
 LOWEST := .venv-lowest

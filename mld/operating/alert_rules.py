@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mld import page_address
 from mld.metrics.children import hot_share
 from mld.operating.faults import FaultKind
 from mld.operating.filling import filled, inner
@@ -17,7 +18,7 @@ from mld.operating.verdicts import all_kinds
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel, MetricsOutput
 
-RUNBOOKS = "docs/use/{page}.md"
+RUNBOOKS = page_address("{page}")
 """Address of the pages that alerts link to, unless the operator gives another one."""
 
 

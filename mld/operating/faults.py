@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from mld import page_address
 from mld.operating.fleet_sight import FleetSight
 from mld.operating.shard_view import ShardView
 
@@ -32,7 +33,7 @@ KINDS: dict[str, FaultKind] = {}
 SHARD_JUDGES: dict[str, ShardJudge] = {}
 """Functions that return words and remedy for a fault of an open shard, by the name of the kind."""
 
-RUNBOOKS = "docs/use/operations.md"
+RUNBOOKS = page_address("operations")
 
 
 class Severity(Enum):

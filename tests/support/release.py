@@ -1,11 +1,15 @@
 """Makes the files of a release, twice, and judges them: ``make release-check``.
 
-    python -m tests.support.release OUT [--url URL]    # in .venv-release: build and twine
+    python -m tests.support.release OUT [--url URL] [--wheel]    # in .venv-release: build and twine
 
 Built from what the newest commit holds, not from the working tree. Two builds have to be equal to the byte, the sdist
 has to hold every file of the commit, the newest section of CHANGELOG.md has to be this version's, with a date, and the
-wheel has to run the plain quickstart in an environment that has nothing else. `--url` is where the repository is
-published: README's links become absolute and the metadata name it; without it there is no such link in the metadata.
+wheel has to run the plain quickstart in an environment that has nothing else. `--wheel` makes the wheel alone, once,
+and judges nothing: ``make wheel``.
+
+`--url` is where the repository is published, and the only place that names it: README's links become absolute, the
+metadata link to the repository, its pages, changes and issues, and `mld.REPOSITORY` is where alerts lead. Without it
+the metadata have no such link, and alerts name the page in the checkout.
 """
 
 from __future__ import annotations
@@ -66,6 +70,23 @@ def with_url(readme: str, url: str) -> str:
     return _LINK.sub(lambda link: f"]({url.rstrip('/')}/blob/v{__version__}/{link[1]})", readme)
 
 
+def with_links(metadata: str, url: str) -> str:
+    """setup.cfg with the links that a package index shows beside the package."""
+    links = {
+        "Repository": url,
+        "Documentation": f"{url}/blob/v{__version__}/docs/README.md",
+        "Changes": f"{url}/blob/v{__version__}/CHANGELOG.md",
+        "Issues": f"{url}/issues",
+    }
+    lines = "".join(f"    {name} = {link}\n" for name, link in links.items())
+    return metadata.replace("[metadata]\n", f"[metadata]\nproject_urls =\n{lines}", 1)
+
+
+def with_repository(package: str, url: str) -> str:
+    """mld/__init__.py with the address of the repository."""
+    return package.replace('REPOSITORY = ""\n', f'REPOSITORY = "{url}"\n', 1)
+
+
 def normal(sdist: bytes, epoch: int, links: Mapping[str, str]) -> bytes:
     """The same archive with the time of the commit on every member, and with the commit's symbolic links, instead of
     which setuptools packs what they lead to once more.
@@ -98,15 +119,14 @@ def _exported(into: Path, url: str) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(into, filter="data")
     if url:
-        readme, metadata = into / "README.md", into / "setup.cfg"
-        readme.write_text(with_url(readme.read_text(), url))
-        named = f"[metadata]\nproject_urls =\n    Repository = {url}\n"
-        metadata.write_text(metadata.read_text().replace("[metadata]\n", named, 1))
+        for name, named in (("README.md", with_url), ("setup.cfg", with_links), ("mld/__init__.py", with_repository)):
+            (into / name).write_text(named((into / name).read_text(), url.rstrip("/")))
 
 
-def _built(folder: Path, url: str, epoch: str) -> dict[str, bytes]:
+def _built(folder: Path, url: str, epoch: str, *kinds: str) -> dict[str, bytes]:
     _exported(folder / "src", url)
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "out", cwd=folder / "src", epoch=epoch)
+    words = ("-m", "build", "--no-isolation", *kinds, "--outdir")
+    _run(sys.executable, *words, folder / "out", cwd=folder / "src", epoch=epoch)
     found = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
     links = {
         str(path.relative_to(folder / "src")): str(path.readlink())
@@ -151,14 +171,28 @@ def _tried(wheel: Path, folder: Path) -> None:
     _run(python.with_name("mld"), "quickstart", "--plain", "--records", RECORDS, cwd=folder)
 
 
+def _wheel_alone(out: Path, url: str, epoch: str) -> int:
+    with tempfile.TemporaryDirectory() as name:
+        ((wheel, data),) = _built(Path(name), url, epoch, "--wheel").items()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / wheel).write_bytes(data)
+    if _run("git", "status", "--porcelain", "--untracked-files=no"):
+        print("Made from the newest commit, without what you have changed since.", file=sys.stderr)
+    print(f"pip install '{out / wheel}'\npip install '{out / wheel}[metrics]'    # with an extra of setup.cfg")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.release", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--url", default="", help="where the repository is published")
+    parser.add_argument("--wheel", action="store_true", help="only make the wheel, and say how to install it")
     options = parser.parse_args()
     try:
-        date = dated((ROOT / "CHANGELOG.md").read_text(), __version__)
         epoch = _run("git", "log", "-1", "--format=%ct").strip()
+        if options.wheel:
+            return _wheel_alone(options.out, options.url, epoch)
+        date = dated((ROOT / "CHANGELOG.md").read_text(), __version__)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             builds = []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
 import io
 import tarfile
 
 import pytest
 
 from mld import __version__
-from tests.support.release import ROOT, ReleaseError, dated, lacking, normal, with_url
+from tests.support.release import ROOT, ReleaseError, dated, lacking, normal, with_links, with_repository, with_url
 
 
 def sdist(names: list[str], mtime: int = 7, mode: int = 0o664) -> bytes:
@@ -36,6 +37,18 @@ def test_links_of_readme_become_absolute() -> None:
     base = f"https://h/o/r/blob/v{__version__}"
     expected = f"[a]({base}/docs/README.md#b) [c](https://x.y/z) [d](#e) ![f]({base}/docs/f.png)"
     assert with_url(readme, "https://h/o/r/") == expected
+
+
+def test_the_address_of_the_repository_is_filled_in_where_the_package_names_it() -> None:
+    filled = configparser.ConfigParser()
+    filled.read_string(with_links((ROOT / "setup.cfg").read_text(), "https://h/o/r"))
+    links = dict(line.split(" = ") for line in filled["metadata"]["project_urls"].strip().splitlines())
+    assert links["Repository"] == "https://h/o/r"
+    assert links["Changes"] == f"https://h/o/r/blob/v{__version__}/CHANGELOG.md"
+    assert set(links) == {"Repository", "Documentation", "Changes", "Issues"}
+    package: dict[str, str] = {}
+    exec(with_repository((ROOT / "mld/__init__.py").read_text(), "https://h/o/r"), package)
+    assert package["page_address"]("operations") == f"https://h/o/r/blob/v{__version__}/docs/use/operations.md"  # type: ignore[operator]
 
 
 def test_archives_of_other_times_and_orders_are_the_same() -> None:

@@ -16,6 +16,7 @@ from mld.operating.iam_policy import policy
 from mld.operating.table_template import lease_table, resource_name
 from tests.support.fleet import settings_of
 from tests.support.metrics_page import CATALOGUE
+from tests.unit.test_citations import ROOT, anchors
 
 DAY_S = 86_400
 METRIC = re.compile(r"\bmld_[a-z_]+")
@@ -102,6 +103,18 @@ def test_alarms_of_several_streams_leave_out_what_bears_the_identifier_of_each()
     several = {"streamName": "", "mld__streams": "orders,clicks"}
     assert metrics() - metrics(**several) == {"ExpiredIterator"}
     assert metrics(**several, metricsEnabledDimensions="ShardId") == metrics()
+
+
+RUNBOOK = re.compile(r"(docs/use/[a-z-]+\.md)#([a-z-]+)")
+
+
+def test_every_alert_and_alarm_leads_to_a_heading_that_is_there() -> None:
+    rules, alarms = prometheus_rules(settings_of(), 86_400), cloudformation_alarms(settings_of(), 86_400)
+    led = RUNBOOK.findall(rules)
+    assert len(led) == rules.count("- alert: ") == rules.count("runbook_url: ")
+    assert len(RUNBOOK.findall(alarms)) == alarms.count('"AlarmDescription": ')
+    assert [f"{page}#{anchor}" for page, anchor in led if anchor not in anchors(ROOT / page)] == []
+    assert [f"{page}#{anchor}" for page, anchor in RUNBOOK.findall(alarms) if anchor not in anchors(ROOT / page)] == []
 
 
 def alarm_of(metric: str, **keys: str) -> dict[str, Any]:
