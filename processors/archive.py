@@ -341,6 +341,7 @@ def _say(text: str) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

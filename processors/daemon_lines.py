@@ -75,6 +75,7 @@ def encode_status(response_for: str) -> bytes:
 
 
 def encode_checkpoint_request(sequence_number: str | None, sub_sequence_number: int | None) -> bytes:
+    """Return the line that asks for a checkpoint. Without a sequence number, it covers all records so far."""
     request = {
         "action": "checkpoint",
         "sequenceNumber": sequence_number,

@@ -56,6 +56,7 @@ def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type
     surprises = Surprises()
 
     def guard(port: type[PortT]) -> type[PortT]:
+        """Replace each public coroutine method of a port by a guarded one."""
         for name, method in list(vars(port).items()):
             if not name.startswith("_") and inspect.iscoroutinefunction(method):
                 setattr(port, name, _guarded(f"{port.__name__}.{name}", method, kind, surprises))
@@ -71,6 +72,7 @@ def _guarded(
 
     @functools.wraps(method)
     async def guarded(*args: Any, **options: Any) -> Any:
+        """Call the method. Translate every error that is not one of ours, and report it as a surprise."""
         try:
             return await method(*args, **options)
         except OUR_OWN:

@@ -144,6 +144,7 @@ class BotoService:
             raise AwsUnreachableError(operation, reason_of(error)) from error
 
     def _made_client(self) -> BaseClient:
+        """Return the botocore client. The first call makes it."""
         with self._client_lock:
             if self._client is None:
                 self._client = self._client_factory()

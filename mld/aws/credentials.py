@@ -209,6 +209,7 @@ class CredentialsResolver:
         )
 
         def create(service: str, *, config: Config | None = None, **keywords: Any) -> Any:
+            """Create a client with the options of the session, and with the caller's options where it gives any."""
             merged = base if config is None else base.merge(config)
             return session.create_client(
                 service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords

@@ -229,6 +229,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         raise InvalidStreamResponseError(f"stream {self._arn}: DescribeStream did not come to an end")
 
     def _shards_in(self, answer: Mapping[str, Any]) -> list[Shard]:
+        """Return the shards in an answer to DescribeStream."""
         try:
             return [_shard(item) for item in answer["StreamDescription"].get("Shards", ())]
         except (KeyError, TypeError) as error:
@@ -266,6 +267,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
 
 
 def _shard(item: Mapping[str, Any]) -> Shard:
+    """Return a shard from its description. DynamoDB Streams has no hash ranges, so each shard gets the same one."""
     sequences = item["SequenceNumberRange"]
     return Shard(
         shard_id=item["ShardId"],

@@ -84,6 +84,7 @@ class EventSubscription:
         self._page_of = page_of
 
     async def next(self) -> Page | None:
+        """See `Subscription.next`. Frames without a page are skipped."""
         while True:
             try:
                 frame = await self._source.next()

@@ -110,6 +110,7 @@ async def _document(url: str) -> Any:
 
 
 def _is_of_this_host(host: str) -> bool:
+    """Return whether an address leads to this machine or to a metadata service on it."""
     try:
         found = ip_address(host)
     except ValueError:  # a name, which may lead anywhere

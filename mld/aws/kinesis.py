@@ -176,6 +176,7 @@ def stream_error(error: AwsError | AwsUnreachableError, stream_name: str) -> Str
 
 
 def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:
+    """Return the parameter ShardFilter of ListShards."""
     params: dict[str, Any] = {"Type": shard_filter.type.value}
     if shard_filter.timestamp_s is not None:
         params["Timestamp"] = time_param(shard_filter.timestamp_s)
@@ -188,6 +189,7 @@ def time_param(epoch_s: float) -> datetime:
 
 
 def _shard(item: Mapping[str, Any]) -> Shard:
+    """Return a shard from its description in an answer."""
     sequences = item["SequenceNumberRange"]
     return Shard(
         shard_id=item["ShardId"],

@@ -24,6 +24,7 @@ class ServiceBox:
         await self._service.close()
 
     async def _call(self, operation: str, params: dict[str, Any], letter: Letter) -> dict[str, Any]:
+        """Call the service with a dead letter. Raises DeadLetterError."""
         try:
             return await self._service.call(operation, params, timeout_s=PUT_TIMEOUT_S)
         except (AwsError, AwsUnreachableError) as error:

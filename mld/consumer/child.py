@@ -141,6 +141,7 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the command with pipes to its stdin, stdout and stderr, in a process group of its own."""
     return subprocess.Popen(
         list(command),
         stdin=subprocess.PIPE,
@@ -232,6 +233,7 @@ class PipeChild:
     # --- stdout ------------------------------------------------------------------------------------------------------
 
     async def read_line(self) -> str | None:
+        """See `ChildProcess.read_line`. Taking a line may make room, and then stdout is read again."""
         while not self._lines:
             if self._stdout_closed.is_set():
                 return None
@@ -243,12 +245,14 @@ class PipeChild:
         return line
 
     def take_unread(self) -> list[str]:
+        """See `ChildProcess.take_unread`."""
         lines = list(self._lines)
         self._lines.clear()
         self._stdout.resume()
         return lines
 
     def _stdout_bytes(self, data: bytes) -> None:
+        """Split bytes of the child into lines. Reading stops while many lines wait, so that memory stays bounded."""
         if self._stdout_closed.is_set():  # these bytes come from a grandchild, see `_if_held`
             return
         self._add_lines(self._splitter.feed(data))
@@ -258,6 +262,7 @@ class PipeChild:
             self._stdout.pause()
 
     def _stdout_eof(self) -> None:
+        """Note that the child's stdout has ended; a last line without a line end still counts."""
         if self._stdout_closed.is_set():
             return
         self._add_lines(self._splitter.eof())
@@ -310,6 +315,9 @@ class PipeChild:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str:
+        """See `ChildProcess.end`. Each of the two waits, after closing stdin and after TERM, lasts at most the stop
+        timeout.
+        """
         self.close_input()
         try:
             if not await self._gone_within(self._stop_timeout_s):
@@ -406,6 +414,7 @@ class PipeChild:
         self._exit_watch = stop
 
     async def _poll_exit(self) -> None:
+        """Look again and again whether the process has ended. Used where the system offers no watch for its exit."""
         while self._process.poll() is None:
             await self._clock.sleep(EXIT_POLL_S)
         self._exit_watch = None

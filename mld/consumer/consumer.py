@@ -255,6 +255,7 @@ class ShardConsumer:
     def _processor_of(
         self, child: ChildProcess, on_checkpoint: CheckpointHandler, number: int | None = None
     ) -> Processor:
+        """Make the processor of a started child. `number` is None if the shard has only one child."""
         return Processor(
             child,
             self.key,
@@ -355,6 +356,7 @@ class ShardConsumer:
         begun: list[float] = []
 
         def wanted() -> bool:
+            """Return whether the batch is sent, and if so, note that it begins now."""
             if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
                 begun.append(clock.monotonic())
                 self.part.handed_over(begun[0])

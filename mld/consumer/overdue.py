@@ -109,6 +109,7 @@ class Overdue:
         self._look_after(self._due_s - running_s)
 
     def _warn(self, request: str, running_s: float) -> None:
+        """Warn that a request runs for long: what the child does meanwhile, and which records it holds."""
         silent_s = self._clock.monotonic() - self._heard_s
         held = dict(self._holds())
         if self.is_storing:

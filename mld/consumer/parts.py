@@ -83,6 +83,7 @@ class JoinedBatch(PlainBatch):
         return sum(part.count for part in self.parts)
 
     def line(self) -> Iterator[bytes]:
+        """Yield the lines of all parts as one line: one head, the records of each part, one tail."""
         tail = records_tail(self.millis_behind_latest)
         yield RECORDS_HEAD
         for number, part in enumerate(self.parts):

@@ -140,6 +140,7 @@ def in_words(place: DiskPlace, room: DiskRoom) -> str | None:
 
 
 def _size(count: float) -> str:
+    """Return a number of bytes in words, such as `1.5 GB`."""
     unit = 0
     while count >= 1024 and unit < len(UNITS) - 1:
         count, unit = count / 1024, unit + 1

@@ -52,6 +52,7 @@ class Position:
         return None if self.is_sentinel else int(self.sequence)
 
     def _order(self) -> tuple[int, int, int]:
+        """Return a sort key: the names of starting points come first, then sequence numbers, then SHARD_END."""
         if self.sequence == SHARD_END_NAME:
             return (_ORDER_END, 0, 0)
         rank = _SENTINEL_RANKS.get(self.sequence)

@@ -49,6 +49,7 @@ def commands_by_stream(
     known: dict[str | None, ChildCommand] = {}
 
     def command_of(label: StreamLabel | None) -> ChildCommand:
+        """Return the command of a stream's children; None is the only stream. Each command is looked up once."""
         stream = None if label is None else label.id
         if stream not in known:
             read = clients.read_stream(stream)

@@ -263,6 +263,7 @@ class WorkerGroup:
             await asyncio.sleep(min(TICK_S, self._manager.keepalive_s or TICK_S))
 
     def _send_status(self) -> None:
+        """Report to the service manager how many workers run, and in which state each is, whenever this changes."""
         running = sum(worker.is_ready for worker in self.workers)
         texts = "; ".join(f"{number}: {worker.status}" for number, worker in enumerate(self.workers, 1))
         status = f"{running} of {len(self.workers)} workers run. {texts}"
@@ -289,6 +290,7 @@ class WorkerGroup:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: signal.Signals) -> None:
+        """End the group. A second signal within `SIGNAL_ECHO_S` is taken for an echo of the first one."""
         now = time.monotonic()
         if self._signalled_at is not None and now - self._signalled_at < SIGNAL_ECHO_S:
             return

@@ -97,6 +97,7 @@ async def why_not(workers: Sequence[GroupMember], path: str) -> str | None:
 
 
 async def _probe(worker: GroupMember, path: str) -> str | None:
+    """Ask a worker's probe; return why the answer is no, None if it is yes."""
     if worker.process is None:
         return NOT_RUNNING
     if not worker.is_ready:  # it may not serve its pages yet

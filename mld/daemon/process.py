@@ -174,6 +174,7 @@ class _Daemon:
         return self.worker
 
     def _lease_table(self) -> DynamoLeaseTable:
+        """Return the lease table as the settings describe it."""
         return DynamoLeaseTable(
             self.dynamo,
             self.clock,

@@ -139,6 +139,7 @@ def is_spark(settings: Settings) -> bool:
 
 
 def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+    """Return the context in which the service manager is told what the daemon does."""
     from mld.daemon.announcements import announcing
     from mld.serving.summary import status_line
 
@@ -155,6 +156,7 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
 
 @asynccontextmanager
 async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTable, url: str) -> AsyncIterator[None]:
+    """Post alerts to the webhook until the context ends."""
     from mld.aws.webhook import Webhook
     from mld.serving.notifier import POST_TIMEOUT_S, Notifier
 
@@ -177,6 +179,7 @@ async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTab
 
 @asynccontextmanager
 async def _watching_disks(parts: ShowingParts) -> AsyncIterator[None]:
+    """Check the directories of the daemon until the context ends."""
     from mld.serving.disks import DiskWatcher, in_threads
 
     with in_threads(parts.disks) as look_at:
@@ -192,6 +195,7 @@ def _publishing(parts: ShowingParts) -> AbstractAsyncContextManager[None]:
 
 
 def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AbstractAsyncContextManager[None]:
+    """Return the context in which the web pages are served."""
     from mld.serving.web_pages import WebPages
     from mld.serving.web_serving import serving
 

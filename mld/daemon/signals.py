@@ -54,6 +54,7 @@ def hang_up_here(*, is_supervised: bool) -> HangUp:
 
 
 def _has_terminal() -> bool:
+    """Return whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

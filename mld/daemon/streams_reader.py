@@ -120,6 +120,7 @@ def note_looks(reader: StreamsReader, metrics: Metrics, clock: Clock) -> None:
     """Have the reader note in the metrics, after each read, whether the file could be used."""
 
     def note(file: str, why: str | None) -> None:
+        """Note that the list was read, or why it was refused. Only the first refusal in a row makes an event."""
         configuration, now = metrics.worker.configuration, clock.wall()
         if why is None:
             configuration.note_read(file, now)

@@ -156,6 +156,7 @@ class RunUntilTip:
             await self._clock.sleep(pause_s if left_s is None else min(pause_s, left_s))
 
     def _log_others(self, others: Collection[str]) -> None:
+        """Log that nothing is done, because other workers are at work on the application."""
         log.info(
             "nothing to do: %s at work on this application",
             f"worker {min(others)} is" if len(others) == 1 else f"{len(others)} workers are",
@@ -221,6 +222,7 @@ class RunUntilTip:
         return spacing_s if self._catching_up.seems_over(held) else LOOK_ANYWAY_S
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
+        """Return how the run ends, by this scan of the lease table; None if it goes on."""
         end = self._catching_up.looked(self._seen(scan))
         if end is not CatchUpEnd.CAUGHT_UP:
             return end
@@ -242,6 +244,7 @@ class RunUntilTip:
         return True
 
     async def _table_if_there(self) -> TableScan | None:
+        """Return a scan of the lease table; None if it cannot be read now."""
         try:
             return (await self._look())[1]
         except Exception as error:
@@ -289,6 +292,7 @@ class RunUntilTip:
             self._conclude(await self._lacks_checkpoints())
 
     def _conclude(self, failure: str | None) -> None:
+        """Note how the run ended: with `failure`, or caught up if that is None. Log it."""
         self._failure = failure
         if self._failure is None:
             log.info("caught up", extra={"action": "caught_up", "records": self._metrics.records})
@@ -296,6 +300,7 @@ class RunUntilTip:
             log.error("not caught up: %s", self._failure, extra={"action": "not_caught_up"})
 
     async def _lacks_checkpoints(self) -> str | None:
+        """Return in words which records come again in the next run, because no checkpoint covers them; else None."""
         try:
             leases = await self._worker.table.get_many(sorted(self._delivered))
         except MldError as error:

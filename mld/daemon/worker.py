@@ -277,6 +277,7 @@ class Worker:
             self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
+        """Start the consumer of a lease that is held now."""
         consumer = ShardConsumer(holding, self.parts, self._settings.child)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)

@@ -47,8 +47,11 @@ class FleetMembership:
         self._rules = ReportRules.of(self.settings.fleet)
         self._application = reports.application_on(self.settings.stream_name)
         self._looks = Sightings()
+        """When each report was seen to change, in scans of the whole table."""
         self._mld: frozenset[str] = frozenset()
+        """The workers whose reports mld wrote."""
         self._of_others: Mapping[str, str] = {}
+        """The workers of other applications, alive or not, with the stream of each."""
         self.drained: frozenset[str] = frozenset()
         """The workers that an operator drains: they get leases only if no other worker has room. This field and the
         next five are as of the last scan of the whole table.
@@ -66,8 +69,11 @@ class FleetMembership:
         self.is_alone = True
         """Whether no other worker owned a lease or reported lately."""
         self._gave_at = -math.inf
+        """When this worker last gave a lease to another one."""
         self._runs = Sightings()
+        """When each report was seen to change, in the assignment runs of this worker's leadership."""
         self._standing_still: frozenset[str] = frozenset()
+        """The workers whose reports were unchanged for too long at the last assignment run."""
         self._found_dead: dict[str, FoundDead] = {}
         self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
         """The workers found dead, and when (epoch seconds), for people."""
@@ -171,6 +177,7 @@ class FleetMembership:
         return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
 
     def _is_found_dead(self, report: WorkerReport) -> bool:
+        """Return whether the worker of this report was found dead and has not written a newer report since."""
         found = self._found_dead.get(report.worker)
         if found is None or report.updated_at_s is None:
             return found is not None

@@ -184,6 +184,7 @@ class LeaseDiscovery:
             log.info("lease %s discovered", key, extra={"action": "lease_discovered", "shard": key})
 
     def _await_previous_owner(self, lease: Lease) -> None:
+        """Look at the lease again soon, because its previous owner has not released it yet. Log the first time."""
         if lease.key not in self._pending:
             log.info(
                 "waiting for %s to finish %s",

@@ -294,6 +294,7 @@ def _integer(row: Row, name: str) -> int | None:
 
 
 def _required_integer(row: Row, name: str) -> int:
+    """Return an integer of a row. Raises ValueError if it is missing."""
     number = _integer(row, name)
     if number is None:
         raise ValueError(f"{name} is missing")
@@ -312,6 +313,9 @@ def _position(row: Row, name: str, sub_name: str) -> Position | None:
 
 
 def _pending(row: Row) -> PendingCheckpoint | None:
+    """Return the pending checkpoint of a row, with the state that its child stored; None if there is no pending
+    checkpoint.
+    """
     position = _position(row, PENDING, PENDING_SUB)
     if position is None:
         return None

@@ -228,6 +228,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _shown(value: object) -> str:
+    """Return a value as text. Never raises."""
     try:
         return str(value)
     except Exception as error:
@@ -322,6 +323,7 @@ def _set_level(level: str) -> None:
 
 
 def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logging.Formatter:
+    """Return the formatter for the log format; under systemd's journal, lines of text begin with their priority."""
     if log_format == "json":
         return JsonLines(scrub)
     text = TextFormatter(scrub)
@@ -340,6 +342,7 @@ def is_journal(env: Mapping[str, str], stream: TextIO) -> bool:
 
 
 def _descriptor_of(stream: TextIO) -> int | None:
+    """Return the file descriptor of a stream; None if it is closed or no file."""
     try:
         descriptor = stream.fileno()
         os.fstat(descriptor)
@@ -367,6 +370,7 @@ def _log_what_nobody_catches() -> None:
     fault = logging.getLogger("mld.fault")
 
     def log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        """Log an exception that nobody caught, except for those that end a process on purpose."""
         if issubclass(kind, KeyboardInterrupt | SystemExit):
             return
         given = error if error is not None else kind()

@@ -35,6 +35,7 @@ def _reading(
     """Return the function that reads a metric's value; it turns an instrument into the value to publish."""
 
     def read(owner: Any, at: Instant) -> Value:
+        """Return the value of the metric for `owner`; its type decides what is shown of it."""
         part = reach(owner)
         match None if part is None else value(part, at):
             case Spread() as spread:
@@ -67,6 +68,7 @@ def _taking(name: str, piece: str) -> Callable[[Any], StatisticSet | None]:
     """Return the function that takes the values of the field `name`, or of its attribute or key `piece`."""
 
     def take(part: Any) -> StatisticSet | None:
+        """Take the statistics that were collected since the last call; None if there are none."""
         found = getattr(part, name)
         if piece:
             found = found.get(piece) if isinstance(found, dict) else getattr(found, piece)

@@ -128,6 +128,9 @@ class EventBuffer:
 
 
 def _as_one(first: list[Event], count: int) -> list[Event]:
+    """Return events of the same kind as one event that counts and names their shards, if there are more than
+    `MOVES_MAX`.
+    """
     if count <= MOVES_MAX:
         return first
     names = ", ".join(shard_of_key(one.shard) for one in first) + (", …" if count > len(first) else "")
@@ -158,6 +161,7 @@ def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[
 
 
 def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
+    """Drop the lines of all events but the last `kept` that have any."""
     with_lines = [at for at, one in enumerate(events) if one.lines]
     for number in with_lines[: max(0, len(with_lines) - kept)]:
         events[number] = replace(events[number], lines=())
@@ -215,6 +219,7 @@ def unpack(packed: bytes) -> tuple[Event, ...]:
 
 
 def _event(at_s: int, kind: str, worker: str, shard: str, text: str, lines: list[str]) -> Event:
+    """Return an event from its stored values. Raises ValueError."""
     if not 0 <= at_s <= TIME_S_MAX:
         raise ValueError("a time that cannot be shown")
     short = [shortened(str(one)) for one in (text, shard, worker, *lines[-LINES_MAX:])]

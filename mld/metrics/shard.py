@@ -526,6 +526,7 @@ class ShardMetrics:
         self.contested_words, self.contested_until_s = words, wall_s + for_s
 
     def _count_empty_fetches(self) -> None:
+        """Add the empty fetches that were only collected until now."""
         if self._empty_fetches:
             self._fetches.add(FetchResult.EMPTY.value, len(self._empty_fetches))
             for seconds in self._empty_fetches:

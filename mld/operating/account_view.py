@@ -45,6 +45,7 @@ async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
 
     async def look(name: str) -> None:
+        """Describe one table; if it is a lease table, add what is seen in it to `found`."""
         calls = TableCalls(service, name, REQUEST_TIMEOUT_S)
         try:
             described = (await calls.send("DescribeTable", {}))["Table"]

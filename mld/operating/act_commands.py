@@ -63,6 +63,7 @@ def move(asked: Asked) -> None:
     shard, worker = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
+        """Return the plan to drain the worker, or to end the draining, with the table that has its report."""
         is_3x, now_s = await seen.reader.is_3x(), seen.reader.clock.wall()
         return plan_move(seen.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
 

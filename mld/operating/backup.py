@@ -91,6 +91,7 @@ def forget(path: Path) -> None:
 
 
 def _sync_directory(path: Path) -> None:
+    """Make the name of a new file durable: sync the directory that the file is in."""
     number = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -171,6 +172,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
+    """Yield the rows of a backup file. Raises BackupError at a line that is no row."""
     for number, line in enumerate(lines, start=2):
         try:
             value = json.loads(line)
@@ -193,6 +195,7 @@ def _mapped(value: Mapping[str, Any], scalar: Callable[[str, Any], Any]) -> dict
 
 
 def _to_json(kind: str, inner: Any) -> Any:
+    """Return the value of an attribute as JSON has it: binary values in base64, sets as sorted lists."""
     match kind:
         case "B":
             return base64.b64encode(bytes(inner)).decode()

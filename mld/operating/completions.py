@@ -39,6 +39,7 @@ def complete_word(names: Sequence[str], context: click.Context, _: click.Paramet
     from mld.properties.loader import load
 
     async def look() -> list[str]:
+        """Return the names that the fleet has now: those of its open shards, or of its workers."""
         settings = load(file, context.params.get("overrides") or (), os.environ).settings
         async with asyncio.timeout(COMPLETION_S), fleet_reader(settings, LAG_MAX_S) as reader:
             fleet = await reader.look()

@@ -186,6 +186,7 @@ def find_daemons(wanted: WantedDaemon, environ: Mapping[str, str]) -> list[Daemo
 
 
 def _is_alive(place: ControlPlace) -> bool:
+    """Return whether a daemon answers at this place."""
     try:
         with _address_of(place) as address:
             return control_place.is_answered(address)
@@ -209,6 +210,7 @@ def _listed(links: Sequence[DaemonLink]) -> str:
 
 
 def _named(link: DaemonLink) -> str:
+    """Return what a daemon says of itself, in words; if it does not answer, why."""
     try:
         who = link.ask("who")
         return f"pid {who.get('pid')} (worker {who.get('worker')}, application {who.get('application')})"

@@ -32,6 +32,7 @@ def doctor(asked: Asked, output: str) -> None:
     loaded = loaded_of(asked.file, asked.overrides)
 
     async def examining() -> int:
+        """Examine the application, print all findings, and return the exit code."""
         from mld.core.disks import places_of
         from mld.operating.doctor import Doctor
         from mld.operating.findings import finding_value, is_well

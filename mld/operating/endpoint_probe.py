@@ -64,6 +64,7 @@ async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: s
 
 
 def _why(error: BaseException) -> str:
+    """Return why a connection failed, in words without an error number."""
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_TIMEOUT_S:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -89,6 +89,9 @@ class Examination:
             await service.close()
 
     def _credentials(self, name: str, label: str) -> Diagnosis:
+        """Return a finding about the credentials of one service: which provider gives them, and how long they are
+        valid.
+        """
         about = f"{label} credentials"
         credentials = self.factory.credentials_of(name)
         provider = self.factory.provider_of(name)

@@ -163,6 +163,7 @@ def kind(
     """
 
     def declare(find: Finder) -> Finder:
+        """Add the kind to `KINDS`, with this function to find its faults."""
         KINDS[name] = FaultKind(
             name=name,
             severity=severity,

@@ -31,6 +31,8 @@ from mld.properties.remarks import ConfigurationError
 
 
 def _print(text: str) -> NoReturn:
+    """Print a generated file, and end the process."""
+
     def printing() -> int:
         click.echo(text)
         return EXIT_OK

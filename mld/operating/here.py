@@ -45,6 +45,7 @@ def of_daemon(command: F) -> F:
         timeout_s: float,
         **rest: Any,
     ) -> Any:
+        """Call the command with the daemon that the arguments and options name."""
         if len(files) > 1:
             raise click.UsageError(f"give one properties file, not {len(files)}")
         named: tuple[str | None, str | None] = None, None
@@ -107,6 +108,7 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
     """
 
     def show() -> int:
+        """Print the answer of the daemon, or of a probe, and return the exit code."""
         if probe is not None:
             verdicts = [link.ask(probe) for link in find_daemons(wanted, os.environ)]
             verdict = next((one for one in verdicts if not one["isMet"]), verdicts[0])

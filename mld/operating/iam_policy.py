@@ -80,6 +80,7 @@ def _allow_stream(made: Policy, settings: Settings) -> None:
 
 
 def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
+    """Allow reading and writing the tables of the fleet, and with `create` also creating them."""
     # Only fleets that come from KCL 2.x or 3.0 to 3.4 have the last two tables, but every daemon looks for them.
     tables = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_state_table)
     lease_table, *others = (_table_arn(settings, table.name) for table in tables)
@@ -97,6 +98,7 @@ def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
 
 
 def _allow_dead_letters(made: Policy, settings: Settings) -> None:
+    """Allow writing dead letters to the place that the settings name, if they name one."""
     place = settings.child.dead_letter
     if place is None:
         return
@@ -118,6 +120,7 @@ def _dynamo(*operations: str) -> tuple[str, ...]:
 
 
 def _stream_arn(settings: Settings) -> str:
+    """Return the ARN of the only stream. What the settings leave open is a wildcard."""
     if settings.stream_arn is not None:
         return settings.stream_arn
     partition, _, account = _whereabouts(settings)
@@ -126,6 +129,7 @@ def _stream_arn(settings: Settings) -> str:
 
 
 def _table_arn(settings: Settings, table: str) -> str:
+    """Return the ARN of a table. What the settings leave open is a wildcard."""
     partition, region, account = _whereabouts(settings)
     region = settings.dynamo_db.region or region
     # The stream may be in another account; the tables are in the caller's.
@@ -142,6 +146,7 @@ def _whereabouts(settings: Settings) -> tuple[str, str, str]:
 
 
 def _partition(region: str) -> str:
+    """Return the AWS partition of a region."""
     for prefix, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
         if region.startswith(prefix):
             return partition

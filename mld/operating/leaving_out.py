@@ -121,6 +121,7 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
     of_each: Counter[str] = Counter()
 
     def is_enough() -> bool:
+        """Return whether all records to leave out are found, or more than may be left out."""
         if len(of_each) > LEFT_OUT_MAX:
             return True
         if end is None:

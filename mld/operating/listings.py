@@ -74,6 +74,7 @@ def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listi
 def _shards_listing(
     names: str, status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault]
 ) -> Listing:
+    """Return the listing of shards, the worst first. Faults of shards that are not listed follow as lines below it."""
     cells = [_SHARD_CELLS[name] for name in names.split(", ") if name != "note"]
     remedies = {fault.shard: fault.remedy for fault in faults}
     rows = ((*(cell(shard) for cell in cells), note(shard, remedies.get(shard.key))) for shard in worst_first(shards))
@@ -180,6 +181,7 @@ def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
 
 
 def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
+    """Return the cells of one worker."""
     started_s = worker.place.started_s
     notes = (
         "leader" if worker.is_leader else None,
@@ -222,6 +224,7 @@ def apps_listing(account: Mapping[str, Any]) -> Listing:
 
 
 def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of one application."""
     workers, shards = ("" if app[name] is None else str(app[name]) for name in ("workers", "openShards"))
     behind = "" if app["openShards"] == 0 else duration(app["behindSeconds"])
     legacy_tables = "tables of KCL 3.0 to 3.4 beside it" if app["companions"] else None
@@ -259,6 +262,7 @@ def daemon_headline(value: Mapping[str, Any]) -> str:
 
 
 def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of one shard of a daemon."""
     since = shard["checkpointSecondsAgo"]
     return (
         shard["shard"],
@@ -290,6 +294,7 @@ def children_in_words(shard: Mapping[str, Any]) -> list[str]:
 
 
 def _load(child: Mapping[str, Any]) -> str:
+    """Return what a child has in hand and what waits for it, in words."""
     waiting = f"{child['waiting']:,} wait" if child["waiting"] else ""
     if child["busySeconds"] is None:
         return f"has none in hand, {waiting}" if waiting else "has none"
@@ -298,6 +303,7 @@ def _load(child: Mapping[str, Any]) -> str:
 
 
 def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
+    """Return the lines below the listing of a daemon's shards."""
     count = len(value["shards"])
     shards, behind = f"{count} shard{'' if count == 1 else 's'}", duration(value["behindSeconds"])
     notes = (

@@ -93,6 +93,7 @@ class MachineProbe:
                 yield warn("daemon", str(error), "check with `mld status --live` whether it makes progress")
 
     def files(self) -> Diagnosis:
+        """Return a finding: whether the process may open enough files for its shards and children."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files_max = None if soft == resource.RLIM_INFINITY else soft
         children = self._exam.settings.child.children_per_shard

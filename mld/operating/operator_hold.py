@@ -138,6 +138,7 @@ class OperatorHold:
         return doubt or outcome
 
     def _note_written(self, key: str, row: Lease | None) -> None:
+        """Note the row of a held lease after a write; None if the lease is not held any more."""
         if row is None:
             self._held.pop(key, None)
         else:
@@ -206,6 +207,7 @@ class OperatorHold:
         left: list[str] = []
 
         async def release(key: str) -> None:
+            """Release one lease. If that fails again and again, note that it is left."""
             for _ in range(TRIES_MAX):
                 try:
                     await self._table.apply(writes.release(self._held[key]))
@@ -221,6 +223,7 @@ class OperatorHold:
 
 
 def _moved(lease: Lease) -> str:
+    """Return the message for a lease that changed after it was read."""
     owner = f"{lease.actual_owner} has it" if lease.actual_owner else "nobody has it"
     return (
         f"lease {lease.key} moved since it was looked at ({owner} now): somebody else is at work; ask again when they "

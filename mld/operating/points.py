@@ -79,6 +79,7 @@ def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KIND
 
 
 def _point(text: str, now_s: float, kinds: Collection[PointKind]) -> Point:
+    """Return the place in a stream that the text names. Raises PointError."""
     name = text.lower().replace("_", "-")
     if name in ("trim-horizon", "latest", "checkpoint"):
         return Point(PointKind(name))
@@ -129,6 +130,7 @@ def _epoch_or_ago_s(text: str, now_s: float) -> float | None:
 
 
 def _iso_s(text: str, kinds: Collection[PointKind]) -> float:
+    """Return the epoch seconds of an ISO time with a zone. Raises PointError."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -92,6 +92,7 @@ async def probe(
     waiting = iter(leases)
 
     async def ask() -> None:
+        """Ask for the lag of one lease after the other, with a pause after each."""
         for lease in waiting:
             try:
                 iterator = await streams.shard_iterator(lease.shard_id, _after(lease, initial))
@@ -120,6 +121,7 @@ def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: floa
     """
 
     def view(shard: ShardView) -> ShardView:
+        """Return the view of a shard with the lag that was asked for, if there is an answer."""
         behind_ms = answers.get(shard.key)
         if behind_ms is None:
             return shard

@@ -183,6 +183,7 @@ class Replayer:
 
 
 def _is_wanted(record: PlacedRecord, until: Point) -> bool:
+    """Return whether a record is not after the end of the replay: a position (inclusive) or a time (exclusive)."""
     if until.position is not None:
         return record.position <= until.position
     assert until.time_s is not None
@@ -253,6 +254,7 @@ async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> S
 
 
 def _tell(done: Replayer) -> int:
+    """Print how the replay went, and return the exit code."""
     last = f", the last one {done.last}" if done.last is not None else ""
     say(f"{done.records} records in {done.batches} batches of {done.shard_id} were processed{last}")
     if done.failure is None:

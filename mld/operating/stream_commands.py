@@ -73,6 +73,7 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
     shard = _chosen(asked)
 
     def show(record: RecordView) -> None:
+        """Print one record."""
         if output == "json":
             click.echo(json.dumps(record_view.record_value(shard.shard_id, record)))
             return
@@ -80,6 +81,7 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
         click.echo("".join(f"    {line}\n" for line in record_view.body(record.payload).split("\n")))
 
     async def peeking() -> int:
+        """Print the records from the chosen place on, and return the exit code."""
         lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None
         start = span_start(at, shard.shard_id, lease, initial_position(shard.settings.initial_position))
         follows = follow or at.kind is PointKind.LATEST
@@ -132,6 +134,7 @@ def replay(asked: Asked, start: Point, until: Point) -> None:
 
 
 async def _lease_of(shard: ChosenShard) -> Lease | None:
+    """Return the lease of the chosen shard; None if its row is missing."""
     async with fleet_reader(shard.settings) as reader:
         if shard.stream is None:
             return await reader.lease(shard.shard_id)

@@ -62,6 +62,7 @@ def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
     """
 
     def text(name: str) -> bytes:
+        """Return the bytes of a text in the record, without quotes. Raises ValueError."""
         if name not in members:
             raise ValueError(f"a record without {name}")
         start, end = members[name]

@@ -176,6 +176,9 @@ class Losses:
         return RETENTION_SHARE * kept_s, oldest
 
     async def _oldest(self) -> str | None:
+        """Return the sequence number of the oldest record in the shard; None if it cannot be asked for, or there is no
+        record.
+        """
         if self._streams is None:
             return None
         iterator = await self._streams.shard_iterator(self._shard_id, StartingPoint(IteratorType.TRIM_HORIZON))

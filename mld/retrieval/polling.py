@@ -237,6 +237,7 @@ class PollingReader(ShardReader):
 
 
 def _result_of(error: StreamError) -> FetchResult:
+    """Return how a failed GetRecords counts in the metrics."""
     match error:
         case StreamThrottledError():
             return FetchResult.THROTTLED

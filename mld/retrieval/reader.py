@@ -248,6 +248,7 @@ class ShardReader(ABC):
         self._metrics.progress.rest(self._promise)
 
     async def _until_room(self) -> None:
+        """Wait until the buffer has room for another page."""
         while not self._buffer.has_room:
             self._waits_for_others()
             self._room.clear()

@@ -32,6 +32,7 @@ def avro_decoder(definition: str) -> Callable[[bytes], bytes]:
         raise UndecodableError(f"the schema is no Avro schema: {error}") from error
 
     def decode(data: bytes) -> bytes:
+        """Return one record's data as JSON text. Raises UndecodableError."""
         source = BytesIO(data)
         try:
             value = fastavro.schemaless_reader(source, schema, None, handle_unicode_errors="strict")

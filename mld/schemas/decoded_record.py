@@ -75,6 +75,7 @@ def _data_end(text: bytes) -> int:
 
 
 def _rewritten(record: FramedRecord, payload: bytes, extra: Mapping[str, str]) -> FramedRecord:
+    """Return the record with another payload, and with more keys at its end."""
     text = record.text
     rest = text[_data_end(text) : -len(RECORD_END)]
     rewritten = b"".join((text[:_DATA_START], payload, rest, record_keys(extra), RECORD_END))

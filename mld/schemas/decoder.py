@@ -42,6 +42,7 @@ _WHY_CHARS_MAX = 500
 
 
 def _decoded(text: bytes, *, is_compressed: bool) -> bytes:
+    """Return the data from its base64 text, decompressed if it is compressed. Raises UndecodableError."""
     try:
         data = a2b_base64(text)
     except Base64Error as error:

@@ -188,6 +188,7 @@ class DecoderProcess:
 
 
 def _spawn(connection: int) -> subprocess.Popen[bytes]:
+    """Start the decoder with the connection as its stdin and stdout, and only the variables of `INHERITED`."""
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGES), *filter(None, [environment.get("PYTHONPATH")])])
     return subprocess.Popen(
@@ -207,6 +208,7 @@ async def _send(running: _RunningDecoder, jobs: Sequence[DecoderJob]) -> None:
 
 
 def _name_of(code: int) -> str:
+    """Return the signal or the exit code by which a process ended, in words."""
     try:
         return signal.Signals(-code).name
     except ValueError:

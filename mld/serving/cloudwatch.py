@@ -114,6 +114,7 @@ class CloudWatch:
             raise failure
 
     def _warn_of_dropped(self) -> None:
+        """Warn of the values that the full queue has dropped since the last warning."""
         dropped, self._queue.dropped = self._queue.dropped, 0
         if dropped:
             log.warning(

@@ -38,6 +38,7 @@ async def claimed(handle: int, place: ControlPlace, *, is_named: bool) -> socket
 
 
 async def _lock(handle: int, directory: Path) -> None:
+    """Lock the directory of the socket. Raises ControlPlaceError if another process holds the lock for too long."""
     for _ in range(LOCK_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

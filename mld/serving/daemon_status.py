@@ -193,6 +193,7 @@ class DaemonStatus:
         return fleet, self._trouble or (SILENCE if is_throttled else None)
 
     async def _view(self) -> StatusView:
+        """Return everything that the status page shows, as of now."""
         fleet, trouble = await self.look()
         return StatusView(
             identity=self.identity,

@@ -101,6 +101,7 @@ class HttpServer:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _stop_listening(self) -> None:
+        """Accept no more connections."""
         for listener in self._listening:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
@@ -183,6 +184,9 @@ class HttpServer:
                 await self._serve_connection(connection, requests_max=1)
 
     async def _serve_at_place(self, connection: socket.socket, *, is_paced: bool) -> None:
+        """Serve a connection that has a place. If it is paced, keep the place so long that its requests come no faster
+        than one per `PACE_S`.
+        """
         time = asyncio.get_running_loop().time
         began = time()
         served = await self._serve_connection(connection, requests_max=REQUESTS_PER_CONNECTION_MAX)

@@ -64,6 +64,7 @@ async def send_answer(
 
 
 async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
+    """Write an answer in pieces. Raises TimeoutError if the client takes a piece too slowly."""
     left = memoryview(data or b"")
     for start in range(0, len(left), WRITE_BYTES):
         writer.write(left[start : start + WRITE_BYTES])

@@ -91,6 +91,7 @@ class Families(CollectorRegistry):
 
 
 def _info(me: Identity) -> Family:
+    """Return the metric that names this worker and its version."""
     info = InfoMetricFamily("mld_build", "The version of mld, and the id of this worker.")
     labels = {"application": me.application, "stream": me.stream, "worker": me.worker, "version": me.version}
     info.add_metric((), labels)

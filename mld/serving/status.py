@@ -177,6 +177,7 @@ def _of_table(view: ShardView, wall_s: float, remedy: str | None) -> Document:
 
 
 def _shard_value(view: ShardView, remedy: str | None = None) -> Document:
+    """Return the entry of a shard in the status document."""
     value = shard_value(view, remedy)
     del value["isProbed"]  # a daemon never probes
     for name in ("from", "to", "toldSecondsAgo"):

@@ -66,6 +66,7 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
     before, since = Totals.of(metrics), clock.monotonic()
 
     def log_summary() -> None:
+        """Log what has happened since the last summary."""
         nonlocal before, since
         after, now = Totals.of(metrics), clock.monotonic()
         fields = summary_of(before, after, metrics, Instant(now, clock.wall()), now - since)
@@ -73,6 +74,7 @@ async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
         before, since = after, now
 
     async def run() -> None:
+        """Log a summary every `PERIOD_S`, until cancelled."""
         due = since
         while True:
             due += PERIOD_S

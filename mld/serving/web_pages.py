@@ -53,6 +53,9 @@ class WebPages:
         return HttpAnswer(200, HTML, page, {"content-security-policy": policy})
 
     async def _document(self, question: Question) -> HttpAnswer:
+        """Answer with the status document, compressed if the client takes that. Requests at the same time share one
+        document.
+        """
         zipped = takes_gzip(question.headers)
         headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
 
@@ -73,6 +76,7 @@ class WebPages:
         return await exposed(question, self._expositions, self._exposed)
 
     async def _exposed(self, accept: str) -> HttpAnswer:
+        """Answer with the metrics in the format that the client prefers."""
         from mld.serving.prometheus import exposition_steps, process_collector
 
         status = self._status

@@ -232,6 +232,7 @@ class ShardEnding:
         return frozenset([s for s in sorted(shard_ids) if await self.stream.table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:
+        """Create the row of a child shard; return True if it was missing."""
         created = await self.stream.create(child, self._operation)
         if created:
             _log.info("child lease created", extra=about("lease_created", child.key))

@@ -235,6 +235,7 @@ def _missing_children(
         return parent in rows and (parent not in graph.shards or (row is not None and row.is_complete))
 
     def outlived(shard: Shard) -> bool:
+        """Return whether the shard has no listed parent, but a stranded row of an older shard shares its keys."""
         return not graph.listed_parents(shard.shard_id) and any(
             id_order(row.key) < id_order(shard.shard_id) and shares_keys(shard.hash_range, row.hash_range)
             for row in stranded

@@ -79,6 +79,7 @@ def examine(
     rangeless: set[str] = set()
 
     def look(key: str, hash_range: HashRange | None) -> None:
+        """Add the hash range of a row, or of the shard with its key; if neither is known, note the key."""
         hash_range = hash_range or learnt.get(key)
         if hash_range is not None:
             ranges.append(hash_range)

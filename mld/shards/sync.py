@@ -127,6 +127,7 @@ class ShardSync:
         self._operation.sync_shards.note(ok)
 
     async def _bootstrap(self, scan: TableScan) -> SyncResult:
+        """Create the rows that the table lacks. For an empty table these come from a new listing of the shards."""
         if not scan.is_empty:
             return await self._sync(scan)
         listed = await self._snapshot()
@@ -205,6 +206,7 @@ class ShardSync:
         unreadable: Collection[str],
         snapshot: Collection[str] = (),
     ) -> tuple[Lease, ...]:
+        """Return the leases that the table lacks; other tasks run in between."""
         return await in_turns(
             missing_leases(
                 graph,

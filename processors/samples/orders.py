@@ -20,6 +20,9 @@ WRITES = 5_000
 
 
 def main(endpoint: str, writes: int) -> None:
+    """Create the table, print the ARN of its stream, and change orders at random: each write adds, updates or deletes
+    one.
+    """
     session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)  # noqa: S106
     dynamo = session.client("dynamodb", endpoint_url=endpoint)
     made = dynamo.create_table(

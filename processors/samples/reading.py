@@ -26,6 +26,7 @@ JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def main(directory: Path) -> None:
+    """Start a session, wait for a line on stdin, and print what the sinks in the directory have, as JSON."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = session(CORES, **{"spark.driver.extraJavaOptions": JVM_OPTIONS})
     if sys.stdin.readline():

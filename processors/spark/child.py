@@ -59,6 +59,7 @@ def refuse_several() -> None:
 
 
 def main() -> NoReturn:
+    """Run a child of the daemon, or the program that the first argument names."""
     if sys.argv[1:2] in (["--help"], ["-h"]):
         sys.stdout.write(USAGE)
         sys.exit()

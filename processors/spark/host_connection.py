@@ -95,6 +95,7 @@ class HostConnection:
         self.send(link.PAGE, {**about, **page._asdict()})
 
     def _new_page(self) -> PageWriter:
+        """Begin the next page of this child. Pages are numbered."""
         from mld.processors.spark.batch.page_file import PageWriter
         from mld.processors.spark.positions import StreamShard
 

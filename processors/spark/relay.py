@@ -238,6 +238,7 @@ class ChildRelay:
         return self._lines.read()
 
     def _write(self, message: dict[str, Any]) -> None:
+        """Write a message to the daemon. Raises FatalError if the daemon does not read any more."""
         try:
             self._stdout.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             self._stdout.flush()

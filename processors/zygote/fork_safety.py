@@ -46,6 +46,7 @@ def gather(known: frozenset[int]) -> Facts:
 
 
 def open_descriptors() -> frozenset[int]:
+    """Return the open file descriptors of this process."""
     listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     return frozenset(
         number for number in listed if _mode(number) is not None

@@ -92,6 +92,7 @@ def _if(statement: ast.If) -> tuple[tuple[Step, ...], bool]:
 
 
 def _is_type_checking(test: ast.expr) -> bool:
+    """Return whether a condition is false at run time: TYPE_CHECKING or False."""
     match test:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING") | ast.Constant(value=False):
             return True

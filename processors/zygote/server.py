@@ -289,6 +289,7 @@ class Server:
         self._inode = None
 
     def _inode_of_path(self) -> int | None:
+        """Return the inode of the socket at our path; None if there is none."""
         try:
             return self._path.stat().st_ino
         except OSError:
@@ -336,6 +337,7 @@ def own(descriptor: int, *, close: bool = False) -> int:
 
 
 def _version(path: str) -> tuple[int, int]:
+    """Return when a file was changed and how large it is, to notice changes; zeros if it is missing."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

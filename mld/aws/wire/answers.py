@@ -173,6 +173,7 @@ class Incoming:
 
 
 def _status_of(line: bytes) -> int:
+    """Return the status code in the first line of an answer. Raises BrokenAnswerError."""
     version, _, rest = line.partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():

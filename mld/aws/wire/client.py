@@ -268,6 +268,9 @@ class WireService:
         self._requests.ask_for_keys()  # the refusal may be about the keys
 
         def explain(job: Job) -> None:
+            """Read the rest of a refusal, and have botocore raise the error for it. Return normally if the refusal has
+            corrected our clock, so that the call can be sent again.
+            """
             answer = found if isinstance(found, Answer) else self._whole(job, found, place)
             try:
                 self._requests.explain(operation, params, answer)
@@ -399,6 +402,7 @@ class WireService:
 
 
 def _decoded(operation: str, body: bytes) -> dict[str, Any]:
+    """Return the answer in a body. Raises AwsUnreachableError if the body is no JSON."""
     try:
         return decode_answer(body)
     except (ValueError, RecursionError) as error:

@@ -28,7 +28,7 @@ READ_BYTES = 64 * 1024
 PART_BYTES = 128 * 1024
 """Largest part of a body that is parsed part by part. A part of this size is still in the processor's cache."""
 PLACED_BYTES = 16 * 1024
-"""Buffer for the end of a body: if the last piece is shorter than this, it is copied once more."""
+"""Size of the buffer through which the end of a body is read: a last piece shorter than this is copied once more."""
 KEEPALIVE_PROBES = 3
 """A connection ends when this many probes get no answer. On a good network, one may be lost."""
 GONE = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
@@ -64,6 +64,7 @@ class _Rest(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill the buffer: first with the bytes of the body that came with the headers, then from the socket."""
         size = min(len(buffer), self._left)
         if self._begun:
             size = min(size, len(self._begun))
@@ -173,6 +174,7 @@ class Connection:
             return io.BufferedReader(rest, PLACED_BYTES).read(length)
 
     def _read(self, incoming: Incoming) -> bytes:
+        """Read some bytes of an answer. Raises BrokenAnswerError if the connection is lost."""
         try:
             return self.socket.recv(READ_BYTES)
         except GONE as error:
@@ -206,6 +208,7 @@ class Connection:
                 self._turn.acquire()
 
     def _wait_for(self, event: int) -> None:
+        """Wait until the socket can be read or written (`event`). Raises TimeoutError after the read timeout."""
         poll = select.poll()
         poll.register(self.socket, event)
         if not poll.poll(self._read_timeout_s * 1000):

@@ -1,8 +1,8 @@
 """`LoopConnection`: a connection on the event loop, for one call at a time.
 
 The loop sends requests and receives small answers. An answer that is large, or whose length is not announced, is left
-to a thread as soon as its head is known (`Connection.receive`). Small answers are not, because handing a call to a
-thread and back costs two wake-ups: a third of the cost of a poll at the tip of a stream.
+to a thread as soon as its head is known (`Connection.receive`). A small answer stays on the loop, because handing a
+call to a thread and back costs two wake-ups: a third of the cost of a poll at the tip of a stream.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class LoopConnection:
         self._incoming = Incoming()
         self._head_only = False
         self._unsent = b""
+        """The part of the request that the socket has not taken yet."""
         self._timeout_s = 0.0
         self._timer = LazyTimer(lambda: self.fail(TimeoutError(f"no answer within {self._timeout_s:g} s")))
         self._has_fd = True
@@ -105,10 +106,11 @@ class LoopConnection:
             self._unsent = request[sent:]
             self._loop.add_writer(self._fd, self._writable)
 
-    # Nobody catches an error that a callback of the loop raises, so these pass it to the caller who waits for the
-    # answer.
+    # Nobody catches an error that a callback of the loop raises. So `_writable` and `_readable` pass the error to the
+    # caller that waits for the answer.
 
     def _writable(self) -> None:
+        """Send more of a request that did not fit into the socket at once."""
         try:
             self._loop.remove_writer(self._fd)
             unsent, self._unsent = self._unsent, b""
@@ -118,6 +120,9 @@ class LoopConnection:
             self.fail(error)
 
     def _readable(self) -> None:
+        """Read what has arrived: a part of an answer, or while the connection is idle, a sign that the other end has
+        closed it.
+        """
         answer = self._answer
         try:
             if answer is None:

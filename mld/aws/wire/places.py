@@ -34,10 +34,10 @@ for the network, and more are allowed; above the second, they wait for the proce
 class WirePlace:
     """Room for one call and its connection.
 
-    The connection is in `on_loop` while the loop uses it; it is open then, because only the place closes it. While it
-    is lent to a thread it is in `connection`, and the thread leaves it there if it can be used again. `silent` is the
-    origin of a connection on which a call got no answer. `asked_s` is the time at which the call that waits for
-    its answer was sent; infinite if none waits.
+    While the loop uses the connection, it is in `on_loop`, and it is open, because only the place closes it. While the
+    connection is lent to a thread, it is in `connection`; the thread leaves it there if it can be used again. If a call
+    got no answer, `silent` is the origin of its connection. While a call waits for its answer, `asked_s` is the time at
+    which the call was sent; otherwise it is infinite.
     """
 
     __slots__ = ("asked_s", "connection", "idle_since_s", "on_loop", "silent")
@@ -151,7 +151,7 @@ class Places:
     def close(self, reason: Exception) -> None:
         """Close idle connections, and give out no more places.
 
-        Callers who wait for a place get PlacesClosedError; those who wait on the loop for an answer get `reason`.
+        Callers that wait for a place get PlacesClosedError; callers that wait on the loop for an answer get `reason`.
         """
         self._is_closed = True
         if self._look is not None:

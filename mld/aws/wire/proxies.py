@@ -125,6 +125,9 @@ def _proxies(endpoint: str, configured: Any, details: Any) -> Callable[[str], Pr
     rules: Any = ProxyConfiguration(get_environ_proxies(endpoint) if configured is None else configured, details)
 
     def proxy_for(url: str) -> Proxy | None:
+        """Return the proxy for a URL; None if it needs none. Raises UnusualError for a proxy that only botocore can
+        use.
+        """
         proxy_url = rules.proxy_url_for(url)
         if not proxy_url:
             return None

@@ -21,6 +21,7 @@ class Turn:
         self._since_s = self.now()
 
     def release(self) -> None:
+        """Let the next thread have its turn, and add the time of this turn to the total."""
         since_s, self._since_s = self._since_s, None
         assert since_s is not None, "it was taken"
         self._before_s += self.now() - since_s

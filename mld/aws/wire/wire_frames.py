@@ -83,6 +83,7 @@ class WireFrames:
         return self._stream.waiting_bytes >= AHEAD_BYTES
 
     def _readable(self) -> None:
+        """Read what has arrived, at most `TURN_BYTES`; wake the caller of `next` if a frame is complete."""
         if not self._is_reading:
             return
         try:

@@ -153,6 +153,7 @@ class Assigner:
             self._counts.invalid_reports.note(len(sorted_out.invalid))
 
     def _count_plan(self, plan: Plan, *, balance: bool) -> None:
+        """Report the figures of a plan to the metrics."""
         self._counts.total.note(plan.leases)
         self._counts.workers.note(plan.workers)
         self._counts.expired.note(plan.waiting)
@@ -167,6 +168,7 @@ class Assigner:
         self._observations.forget()
 
     def _take_over(self) -> Leadership:
+        """Begin to assign leases: forget what an earlier leadership has seen, and return the new leadership."""
         self._leadership = Leadership(self.clock.monotonic())
         self.forget()
         self.membership.begin_leadership()
@@ -277,6 +279,7 @@ class Assigner:
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
+        """Return the plan for these leases and the workers with active reports; other tasks run in between."""
         workers = await in_turns(live_workers(active, self.settings.fleet.ema_alpha), self.clock)
         order = shuffling(self.rng)
         return await in_turns(
@@ -335,6 +338,7 @@ class Assigner:
         self._known_off = frozenset(off)
 
     def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
+        """Log each report that cannot be read once, as long as it stays unreadable."""
         now = frozenset(corrupt)
         for key, reason in sorted(now - self._known_corrupt):
             fields = {"action": "corrupt_report", "worker": key}
@@ -342,6 +346,7 @@ class Assigner:
         self._known_corrupt = now
 
     def _log_run(self, report: RunReport, millis: float) -> None:
+        """Log what an assignment run has done. The level is DEBUG if it moved nothing and found nothing wrong."""
         plan = report.plan
         by_reason = {why.value: plan.count(why) for why in Why}
         worth_reading = plan.moves or plan.spillover or plan.silent

@@ -50,12 +50,13 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.3  # pause after a failed look, when most throttling is over; it doubles up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
-"""If the last look is older than this, the table is read again before leases are taken, as many takes would be refused.
-A worker that is alone takes leases all the same, because nobody else renews any."""
+"""If the last look is older than this, the table is read again before leases are taken, because many writes would be
+refused. For a worker that is alone the limit is longer, because nobody else renews any lease."""
 LEGACY_WAIT_S = 3.0  # how long a look waits for the legacy reports
 LEGACY_PERIOD_S = 30.0
 """How often the reports of the legacy table are read; they do not change more often."""
 TOO_SOON_SHARE = 0.25
+"""If less than this share of a period is left until its next multiple, the look waits for the multiple after that."""
 DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds leases due
 
 
@@ -90,16 +91,25 @@ class FailoverWatcher:
             self.metrics,
         )
         self._reports: dict[str, WorkerReport] = {}
+        """The report of each worker, as of the last look at everything."""
         self._measuring: frozenset[str] = frozenset()
+        """The workers whose reports name the machine whose load they measure."""
         self._strangers: frozenset[str] = frozenset()
+        """The workers of other applications that were logged."""
         self._legacy: Sequence[WorkerReport] = ()
+        """The reports in the table of KCL 3.0 to 3.4, as of the last read of that table."""
         self._legacy_due_at = -math.inf
         self._reading = BackgroundTasks()
         self._whole_at = -math.inf
+        """When the last look at everything began (monotonic)."""
         self._looked_at = -math.inf
+        """When the last look ended, at everything or at parts."""
         self._began_at = math.inf
+        """When `run` began."""
         self._free: set[str] = set()
+        """The keys of leases without an owner that were noted already."""
         self._is_asked = False
+        """Whether `wake` has asked for a look at everything."""
         self._woken = asyncio.Event()
         self.views.wake(self._woken)
 
@@ -155,7 +165,7 @@ class FailoverWatcher:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def _look(self, *, at_all: bool) -> None:
-        """Look at everything if that is due; else only at the parts of the table whose watcher this worker is."""
+        """Read the whole table if that is due; otherwise only the parts of the table that this worker watches."""
         parts, of = self.takeover.my_parts(), self.takeover.part_count
         is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
         if at_all or of == 1 or not parts or is_due:
@@ -171,6 +181,7 @@ class FailoverWatcher:
         return self.views.newest is not None and self.views.newest.began_at > self._whole_at
 
     async def _see_news(self) -> None:
+        """Take note of a view that another part of this worker has asked for."""
         await self._read_legacy_if_due()
         newest = self.views.newest
         if newest is not None:
@@ -209,7 +220,9 @@ class FailoverWatcher:
         self._strangers = frozenset(strangers)
 
     def _tell_of_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
-        """Wake the assigner if a worker has come to a machine with others: only the assigner balances these."""
+        """Wake the assigner if a worker has started on a machine that has other workers. Only the assigner can balance
+        the load between them.
+        """
         meters = {report.worker: meter for report in everybody if (meter := report.mld.get("meter"))}
         workers = Counter(meters.values())
         if self.leader.leads and any(workers[meters[one]] > 1 for one in meters.keys() - self._measuring):
@@ -239,6 +252,7 @@ class FailoverWatcher:
             await asyncio.wait({reading}, timeout=LEGACY_WAIT_S)
 
     async def _read_legacy_once(self) -> None:
+        """Read the reports in the table of KCL 3.0 to 3.4. If that fails, those of the last read are kept."""
         try:
             self._legacy = await self.stored_reports.legacy()
         except Exception as error:
@@ -246,6 +260,7 @@ class FailoverWatcher:
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, of: int) -> None:
+        """Read one part of the table, and take note of its leases."""
         scan: TableScan = await self.table.scan((part, of))
         await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
         self._tell_of_free(scan.leases)
@@ -326,6 +341,7 @@ class FailoverWatcher:
             log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})
 
     def _log(self, leases: Sequence[Lease], written: Written) -> None:
+        """Log which leases were taken from whom, and how many could not be taken."""
         taken = Counter(lease.actual_owner for lease in leases if lease.key in written.done)
         for owner, count in sorted(taken.items(), key=lambda item: item[0] or ""):
             if owner is None:

@@ -78,6 +78,7 @@ def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
 
 
 def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list[LiveWorker]]:
+    """Return the workers that have these reports, with their load, in steps."""
     workers = []
     for number, report in enumerate(active):
         workers.append(live_worker(report, ema_alpha))
@@ -383,6 +384,7 @@ def _join_neighbours(view: View, workers: Mapping[str, LiveWorker]) -> None:
 
 
 def _averages(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
+    """Return the average of each metric over the workers that measured it."""
     by_metric: dict[str, list[float]] = {}
     for values in measured:
         for metric, value in values.items():

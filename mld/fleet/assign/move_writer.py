@@ -98,6 +98,7 @@ class MoveWriter:
 
 
 def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
+    """Return the write that carries out a move: a handoff if the move is graceful, else an assignment."""
     if move.graceful:
         return writes.begin_handoff(move.lease, move.to_worker)
     if counter_matters or _is_from_silent(move):
@@ -113,6 +114,7 @@ def _is_from_silent(move: Move) -> bool:
 
 
 def _fields(action: str, move: Move) -> dict[str, object]:
+    """Return the log fields of a move."""
     return {
         "action": action,
         "shard": move.lease.key,

@@ -90,8 +90,11 @@ class Takeover:
         """Forget all leases, because the table is gone."""
         self.observations.forget()
         self._rows: dict[str, Lease] = {}
+        """Each lease as it was last seen."""
         self._due: dict[str, float] = {}
+        """When each lease becomes due for take-over."""
         self._parts: dict[str, int] = {}
+        """The part of the table in which each lease was last seen."""
         self._owned: Stillness[str, str | None] = Stillness()
         """Since when each lease has had its owner, or none."""
         self._renewed_once: set[str] = set()
@@ -172,6 +175,7 @@ class Takeover:
         self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
 
     def _forget(self, key: str) -> None:
+        """Forget one lease."""
         for known in (self._rows, self._due, self._parts):
             known.pop(key, None)
         self._owned.forget(key)
@@ -190,7 +194,7 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """End the extra time of Java workers that were once seen to renew a lease, but renew nothing now."""
+        """Give no extra time any more to Java workers that were once seen to renew a lease, but renew nothing now."""
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:

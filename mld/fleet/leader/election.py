@@ -10,9 +10,10 @@ from mld.metrics.registry import Metrics
 
 
 class AdaptiveElection(LeaderDecider):
-    """Asks one election at a time. This worker does not lead before there is one, nor during a switch to another; an
-    answer that an earlier election gives late does not count. `is_adaptive`: the settings allow a fleet that comes from
-    2.x.
+    """Asks one election, and can switch to another one.
+
+    Before the first election is set, and during a switch, this worker does not lead. If an election answers after it
+    was replaced, the answer does not count. `is_adaptive` means that the settings allow a fleet that comes from 2.x.
     """
 
     def __init__(self, metrics: Metrics | None = None, *, is_adaptive: bool = False) -> None:

@@ -177,6 +177,7 @@ def parse_lock(row: Row | None) -> SeenLock:
 
 
 def _damaged(row: Row, reason: str) -> DamagedLock:
+    """Return the damaged lock in a row."""
     return DamagedLock({name: row[name] for name in _ESSENTIAL if name in row}, reason)
 
 
@@ -250,4 +251,5 @@ def _unchanged(place: Place, seen: SeenLock) -> tuple[str, dict[str, str], dict[
 
 
 def key_in(place: Place) -> dict[str, Any]:
+    """Return the key of the lock row in this table."""
     return {place.key: {"S": LOCK_KEY}}

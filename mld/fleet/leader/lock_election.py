@@ -64,19 +64,25 @@ class LockElection(LeaderDecider):
     def __post_init__(self) -> None:
         self._leads = False
         self._ours = Versions(self.worker_id)
+        """The versions of the row that this process has written, or may have written."""
         self._holding: HeldLock | None = None
+        """The lock as this worker holds it, even if its time is over; None if it is not held."""
         self._watched: WatchedLock = Stillness()
         self._is_claim_unknown = False
+        """Whether a claim was sent whose answer was lost, so that the row may be ours."""
         self._no_until = LONG_AGO
         """Until this time `is_leader` returns False without a check."""
         self._resting_until = LONG_AGO
+        """Until this time the worker does not try to lead, because it has stepped down."""
         self._retry_at = LONG_AGO
         """No heartbeat is sent before this time."""
         self._ended: dict[str, float] = {}
         """Workers that have ended, and for each the time until which its lock may be claimed at once."""
         self._is_closed = False
         self._used: LockTable | None = None
+        """The table that the last check used."""
         self._requests = asyncio.Lock()
+        """Held while a request is sent, so that there is one at a time."""
         self._check: asyncio.Task[bool] | None = None
         self._heartbeats: asyncio.Task[None] | None = None
 
@@ -143,6 +149,7 @@ class LockElection(LeaderDecider):
     # --- the lock as held ---------------------------------------------------------------------------------------------
 
     def _holds(self) -> bool:
+        """Return whether the lock is held and its time is not over."""
         return self._holding is not None and self._holding.is_valid(self.clock.monotonic())
 
     def _hold(self, holding: HeldLock) -> None:
@@ -166,6 +173,7 @@ class LockElection(LeaderDecider):
             self.on_change(False)
 
     def _answer_no_for(self, seconds: float) -> None:
+        """Have `is_leader` return False without a check for this time."""
         self._no_until = self.clock.monotonic() + seconds
 
     # --- the check ----------------------------------------------------------------------------------------------------
@@ -264,6 +272,7 @@ class LockElection(LeaderDecider):
             self._no_until = now + min(LEADER_HEARTBEAT_S, judged - now)
 
     def _is_of_dead(self, seen: SeenLock) -> bool:
+        """Return whether the owner of the lock is known to have ended."""
         return isinstance(seen, LockRow) and self._ended.get(seen.owner, LONG_AGO) >= self.clock.monotonic()
 
     async def _claim(self, over: SeenLock, table: LockTable) -> None:
@@ -362,6 +371,7 @@ class LockElection(LeaderDecider):
 
 
 def _who(seen: SeenLock) -> str:
+    """Return who has the lock, in words."""
     if seen is None:
         return "nobody is"
     return "something unreadable is" if isinstance(seen, DamagedLock) else f"{seen.owner} is"

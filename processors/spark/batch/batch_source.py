@@ -55,6 +55,7 @@ class BatchSource:
         """Return a source without the records `left_out`. Its ends stay the same."""
 
         def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+            """Yield the rows within these spans, each with its shard."""
             return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
 
         return replace(self, each=each, pages_of=lambda _: None)
@@ -73,6 +74,7 @@ def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
     """Return a source of the pages of a batch."""
 
     def wanted(spans: ShardSpans) -> list[Slice]:
+        """Return the slices of the batch that have records within these spans."""
         return [
             piece
             for piece in batch.slices
@@ -86,6 +88,9 @@ def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
                     yield piece.offer.shard, row
 
     def pages_of(spans: ShardSpans) -> tuple[Offer, ...] | None:
+        """Return the offers whose pages together are exactly these spans; None if some page has also records outside
+        them.
+        """
         pieces = wanted(spans)
         if not pieces or any(
             piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces

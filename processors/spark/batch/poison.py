@@ -188,6 +188,7 @@ class PoisonSearch:
         SinkRefused, SessionGone and Stopped."""
 
         def attempt() -> None:
+            """Try the sink once. After an error of the sink, reopen it, so that its marks are read again."""
             try:
                 act()
             except SinkError:

@@ -68,6 +68,7 @@ class S3Store:
             raise SinkRefused(f"{key} = {path}: readers skip directories that begin with _ or a dot; use another name")
 
         def client() -> Any:
+            """Make the client of the bucket. Raises ObjectError."""
             try:
                 return bucket_client(
                     access.credentials,
@@ -103,6 +104,7 @@ class S3Store:
         return (one.key.removeprefix(start) for one in self.objects.list(start) if not one.key.endswith("/"))
 
     def read(self, path: str) -> bytes:
+        """See `Store.read`."""
         found = self.objects.get(self._key(path))
         if found is None:
             raise self._gone(path)
@@ -112,6 +114,7 @@ class S3Store:
         self.objects.repeated(lambda: self.objects.put(self._key(path), data))
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
+        """See `Store.create`."""
         try:
             self.objects.repeated(lambda: self.objects.put(self._key(path), data, if_absent=True))
         except NotMatched:
@@ -129,6 +132,7 @@ class S3Store:
         """Return None: in a bucket it cannot be known whether a process lives."""
 
     def move(self, source: str, target: str) -> None:
+        """See `Store.move`."""
         try:
             self.objects.copy(self._key(source), self._key(target))
         except NotMatched as error:

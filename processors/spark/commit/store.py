@@ -151,6 +151,7 @@ class PosixStore:
             os.close(handle)
 
     def read(self, path: str) -> bytes:
+        """See `Store.read`. Raises SinkRefused if it is no ordinary file, or is too large."""
         with self._below(path) as (handle, name):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
         with os.fdopen(fd, "rb", closefd=True) as file:
@@ -163,6 +164,7 @@ class PosixStore:
         (self.root / path).touch(self._file_mode)
 
     def hold(self, path: str) -> Callable[[], None]:
+        """See `Store.hold`."""
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,6 +175,7 @@ class PosixStore:
         return lambda: os.close(fd)
 
     def held(self, path: str) -> bool | None:
+        """See `Store.held`."""
         try:
             with (self.root / path).open("rb") as file:
                 if file.read() != _machine():
@@ -185,6 +188,7 @@ class PosixStore:
         return False
 
     def make(self, path: str) -> None:
+        """See `Store.make`."""
         target = self.root / path
         for parent in reversed((target, *target.parents)):
             if not parent.is_dir():
@@ -193,6 +197,7 @@ class PosixStore:
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
+        """See `Store.create`. The draft is written in full, and then linked to the name."""
         self.remove(draft)  # not overwritten, because an entry with another number may be a hard link to it
         try:
             with self._below(draft) as (here, name), self._below(path) as (there, new):
@@ -221,6 +226,7 @@ class PosixStore:
         return os.path.lexists(self.root / path)
 
     def remove(self, path: str) -> None:
+        """See `Store.remove`."""
         with suppress(FileNotFoundError), self._below(path) as (handle, name):
             if stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
                 shutil.rmtree(name, dir_fd=handle)
@@ -245,6 +251,7 @@ class PosixStore:
         _sync(self.root / path)
 
     def persist(self, path: str, files: Sequence[str]) -> None:
+        """See `Store.persist`."""
         top = self.root / path
         directories = {top / parent for name in files for parent in Path(name).parents}
         for found in (*(top / name for name in files), *directories):
@@ -296,6 +303,7 @@ def _machine() -> bytes:
 
 
 def _sync(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

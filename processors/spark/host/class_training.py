@@ -68,6 +68,7 @@ def train(scratch: Path, archive: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Make the archive of Spark's classes, and return the exit code."""
     if arguments:
         sys.stderr.write("usage: mld-spark --archive-classes\n")
         return EXIT_CONFIGURATION

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 TRIM_HORIZON = "TRIM_HORIZON"
 """The checkpoint of a shard that is read from its first record."""
 SAID_BACKLOG_BYTES = 256 * 1024
-"""A child gets no more lines for its standard error while so many bytes wait for it, because it does not read."""
+"""If more bytes than this wait to be sent to a child, the child does not read. Then it is sent no more lines for its
+standard error."""
 
 
 class ChildConnection:
@@ -32,8 +33,8 @@ class ChildConnection:
         self.number = number
         self.shard: StreamShard | None = None
         self.before: HighWaterMarks = {}
-        """The marks that a sink must have before the next page: the shard's checkpoint and the ends of its parent
-        shards; after the first page, the end of the page before."""
+        """The marks that a sink must have before it may take the next page. For the first page these are the shard's
+        checkpoint and the ends of its parent shards, later the end of the page before."""
         self.is_ending = False
         """Whether the child waits until all sinks have recorded the end of its shard."""
         self.waiting: deque[Offer] = deque()
@@ -134,6 +135,7 @@ class ChildConnection:
             self.send(link.COMMITTED, {"upto": reached.upto, "sequence": str(last.sequence), "sub": last.sub})
 
     def fail(self, reason: str, status: int = fatal.EXIT_FAILURE) -> None:
+        """Tell the child to end with this reason and exit status, and close the connection."""
         self.send(link.FAILED, {"reason": self._fit(reason), "status": status})
         self.close()
 
@@ -152,6 +154,7 @@ class ChildConnection:
             self._host.gone(self)
 
     def send(self, kind: int, body: dict[str, Any]) -> None:
+        """Send a frame to the child, unless the connection is closed."""
         if not self.closed:
             self._writer.write(link.encode(kind, body))
 

@@ -54,6 +54,7 @@ def _formats(settings: SparkSettings) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Print what the check finds, and return the exit code."""
     if len(arguments) != 1:
         sys.stderr.write("usage: mld-spark --check APP.properties\n")
         return EXIT_CONFIGURATION

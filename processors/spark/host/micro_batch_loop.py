@@ -62,7 +62,9 @@ class MicroBatchLoop:
     async def watch(self) -> NoReturn:
         """Write to the status file how long records have waited, and log an error while a micro-batch does not end.
 
-        Nothing is ended here: a slow job looks like one that hangs, and a new session would meet the same sink."""
+        The micro-batch is not ended: a slow job looks like one that hangs, and a new session would write to the
+        same slow sink.
+        """
         stalled_s = STALLED_S
         while True:
             await asyncio.sleep(WRITE_EVERY_S)
@@ -125,6 +127,7 @@ class MicroBatchLoop:
         self._say_failed(outcome.failed)
 
     def _say_failed(self, failed: Mapping[StreamShard, str]) -> None:
+        """Log why shards stop."""
         for shard, reason in failed.items():
             log.error("%s stops: %s", shard.label, reason)
 

@@ -1,9 +1,9 @@
 """`OfferQueue`: keeps the records that wait for a micro-batch, and decides whether there is room for more.
 
-While BATCHES_IN_FLIGHT full micro-batches are in flight, children wait with further lines; they are admitted first in,
-first out. The child writes admitted records into a page, which grows until the child reports it complete. When a
-micro-batch begins, the children are asked to complete ("cut") all growing pages. `trigger` decides when a micro-batch
-begins.
+A child asks for room before it adds a line of records. While BATCHES_IN_FLIGHT full micro-batches are in flight, it has
+to wait; waiting children are admitted first in, first out. The child writes admitted records into a page, which grows
+until the child reports it complete. When a micro-batch begins, the children are asked to complete ("cut") all growing
+pages. `trigger` decides when a micro-batch begins.
 
 All times are on one monotonic clock, in seconds.
 """
@@ -23,7 +23,7 @@ from mld.processors.spark.host.trigger import due_at
 from mld.processors.spark.settings import SparkSettings
 
 BATCHES_IN_FLIGHT = 2
-"""So many full micro-batches may be accepted but not committed: the running one, and the next one."""
+"""How many full micro-batches may be accepted but not committed: the running one, and the next one."""
 CUT_WAIT_S = 2.0
 """How long a micro-batch waits for pages to be completed. A page that comes later is for the next micro-batch."""
 
@@ -41,6 +41,7 @@ class OfferQueue:
         self._waiting_bytes = 0
         """Bytes of lines in growing and in complete pages."""
         self._first_waiting_at = 0.0
+        """When the first of these lines was admitted."""
         self._taken: list[Offer] = []
         """Pages of the running micro-batch."""
         self._taken_bytes = 0
@@ -71,6 +72,7 @@ class OfferQueue:
         self._changed.set()
 
     def _has_room(self, size: int) -> bool:
+        """Return whether a line of this size may be admitted. If nothing is in flight, it may, whatever its size."""
         bytes_max = BATCHES_IN_FLIGHT * self._settings.batch_bytes_max
         return not self.in_flight_bytes or self.in_flight_bytes + size <= bytes_max
 

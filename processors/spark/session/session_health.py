@@ -42,6 +42,7 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
     """
 
     def watch() -> None:
+        """Act when `look` has returned the same non-empty value for `limit_s`. End when the session has ended."""
         before, since = None, 0.0
         while True:
             try:
@@ -156,6 +157,7 @@ def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: fl
         return not executors and bool(context.statusTracker().getActiveJobsIds())
 
     def end_session(_: object) -> None:
+        """Kill the JVM, so that a new session starts."""
         log.error(
             "the job has had no executor for %g s (key mld.spark.startTimeoutMillis): %s is gone, was restarted, or "
             "has no room for us; the session is given up, and a new one registers there",

@@ -114,6 +114,9 @@ class FileSink(AdmittedSink):
         def following(
             head: LedgerEntry | None, token: str = "", rows: int = 0, files: Sequence[str] = ()
         ) -> LedgerEntry:
+            """Return the ledger entry that commits this batch after `head`. Raises SinkError if the batch may not
+            follow it.
+            """
             self._check_layout(head)
             entry = self._entry_after(head, batch, batch_id, token=token, layout=self._layout, rows=rows)
             columns = head.columns if head else ()
