@@ -90,7 +90,7 @@ class FailingRows:
         call, searcher, replacement_of = UserDefinedFunction.__call__, get_ident(), cache(self._replacement)
 
         def call_replacement(function: UserDefinedFunction, *args: Any, **kwargs: Any) -> Any:
-            """Call the replacement of the function if the searching thread calls; otherwise call the function itself."""
+            """Call the replacement of the function if the searching thread calls, otherwise the function itself."""
             if get_ident() == searcher:
                 try:
                     if (replacement := replacement_of(function)) is not None:
