@@ -57,6 +57,7 @@ class BadValue(ValueError):
 
 
 def parse_integer(text: str, maximum: int = LONG_MAX) -> int:
+    """Return a whole number that fits into a Java int or long."""
     if not _INTEGER.fullmatch(text):
         raise BadValue("is not a whole number", "write decimal digits only")
     if len(text) > _INTEGER_DIGITS_MAX or not -maximum - 1 <= (number := int(text)) <= maximum:
@@ -65,6 +66,7 @@ def parse_integer(text: str, maximum: int = LONG_MAX) -> int:
 
 
 def parse_decimal(text: str) -> float:
+    """Return a finite number."""
     match = _DECIMAL.fullmatch(text)
     number = float(match.group(1)) if match else math.nan
     if not math.isfinite(number):
@@ -79,6 +81,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_initial_position(text: str) -> InitialPositionSetting:
+    """Return the starting point: LATEST or TRIM_HORIZON."""
     match text.upper():
         case "LATEST":
             return InitialPositionSetting(InitialPositionKind.LATEST)
@@ -91,6 +94,7 @@ def parse_initial_position(text: str) -> InitialPositionSetting:
 
 
 def parse_position(text: str) -> InitialPositionSetting:
+    """Return the starting point: LATEST, TRIM_HORIZON or epoch seconds."""
     if _INTEGER.fullmatch(text):
         return parse_epoch_seconds(text)
     try:
@@ -100,6 +104,7 @@ def parse_position(text: str) -> InitialPositionSetting:
 
 
 def parse_epoch_seconds(text: str) -> InitialPositionSetting:
+    """Return the starting point at a time in epoch seconds."""
     seconds = parse_integer(text)
     if seconds >= EPOCH_SECONDS_MAX:
         raise BadValue("looks like epoch milliseconds", f"write epoch seconds: {seconds // 1000}")
@@ -122,6 +127,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the tags in `name=value,name=value`."""
     tags = []
     for number, pair in enumerate(text.split(",") if text else [], start=1):
         name, equals, value = (part.strip() for part in pair.partition("="))
@@ -136,6 +142,7 @@ def parse_dimensions(text: str) -> tuple[str, ...]:
 
 
 def parse_url(text: str) -> str:
+    """Return an http or https URL."""
     if not _has_url_characters(text):
         remedy = "write such a character as %XX, and a host's name as xn--…"
         raise BadValue("has a character that no URL can have", remedy)
@@ -166,6 +173,7 @@ def _has_url_characters(text: str) -> bool:
 
 
 def parse_stream_arn(text: str) -> StreamArn | None:
+    """Return the ARN of a stream of Kinesis or DynamoDB; None if the text is empty."""
     if not text:
         return None
     arn = StreamArn.parse_source(text)
@@ -193,6 +201,7 @@ def parse_stream_names(text: str) -> tuple[str, ...]:
 
 
 def parse_listen_address(text: str) -> ListenAddress | None:
+    """Return the address of `host:port`; None if the text is empty."""
     if not text:
         return None
     match = _LISTEN.fullmatch(text)
@@ -202,6 +211,7 @@ def parse_listen_address(text: str) -> ListenAddress | None:
 
 
 def parse_host_names(text: str) -> tuple[str, ...]:
+    """Return the host names, which are separated by commas."""
     names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
     for number, name in enumerate(names, start=1):
         if not _HOST_NAME.fullmatch(name):
@@ -210,6 +220,7 @@ def parse_host_names(text: str) -> tuple[str, ...]:
 
 
 def parse_socket_path(text: str) -> str | None:
+    """Return the absolute path of a socket, or `off`; None if the text is empty."""
     if not text:
         return None
     if text.lower() == SOCKET_OFF:
@@ -220,6 +231,7 @@ def parse_socket_path(text: str) -> str | None:
 
 
 def parse_processes(text: str) -> int:
+    """Return the number of workers; `auto` means one for each CPU."""
     if text.lower() == AUTO:
         return ONE_FOR_EACH_CPU
     number = int(text) if re.fullmatch("[0-9]{1,5}", text, re.ASCII) else 0

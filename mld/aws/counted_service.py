@@ -1,8 +1,8 @@
 """`CountedService`: counts the requests to a service for the metrics of a worker, and notes whether its table answers.
 
-Each request to DynamoDB asks for the capacity that it used to be returned, which costs nothing. If no answer comes, the
-capacity used is unknown and nothing is counted. A conditional write that was refused is counted as one unit, because
-lease rows have less than 1 KB.
+Each request asks DynamoDB to return the capacity that the request has consumed, which costs nothing. If no answer
+comes, the consumption is unknown, and nothing is counted. A conditional write that was refused is counted as one unit,
+because lease rows have less than 1 KB.
 """
 
 from __future__ import annotations

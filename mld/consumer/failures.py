@@ -74,13 +74,18 @@ class Failures:
         self._here = 0  # those failures of `count` that this worker saw
         self._level = 0  # how many times the pause has been lengthened
         self._since_s = 0
+        """When the first failure of `count` happened, in epoch seconds."""
         self._is_noted = False  # whether the row has a note of failures
         self._owed: Position | None = None  # the furthest record that a failed processor was given
         self._asked_before: Position | None = None
+        """The record before which the processor was asked to checkpoint."""
         self._candidate: PlacedRecord | None = None
+        """The record that the search has found, until it is set aside."""
         self._last_words: Sequence[str] = ()
+        """The last lines on stderr of the processor that failed."""
         self._dead_letters = 0
         self.why = ""
+        """Why the processor failed last."""
 
     def adjust(self, settings: ChildSettings) -> None:
         """Use other settings from now on; the counts stay."""
@@ -164,8 +169,11 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position, *, is_next: bool) -> bool:
-        """Note the records that the failed processor had. Return whether the failure narrows a search, so that the next
-        part will have fewer records.
+        """Pass the records that the failed processor had to the search. Return whether the failure narrows a search, so
+        that the next part will have fewer records.
+
+        `before` is the position before the batch; with `is_next`, everything before the batch is checkpointed. A
+        failure on a single record that came right after the checkpoint does not narrow the search any further.
         """
         handed = await records_of(batch)
         good = max(before, checkpoint)
@@ -184,6 +192,7 @@ class Failures:
 
     @property
     def is_too_much(self) -> bool:
+        """Whether to give up the shard after these failures."""
         return gives_up(self._settings, self._here)
 
     @property

@@ -114,8 +114,10 @@ class ChildGuard:
         self._finalizer = weakref.finalize(self, _end, far, self.pid)
 
     def _replace(self) -> None:
-        """End the shell without an end of its groups: one that was stopped would take the end of its pipe for the end
-        of the daemon as soon as it goes on.
+        """Kill the shell, so that it does not end its process groups, and close its pipe.
+
+        The shell may only be suspended (SIGSTOP). If it were left alive, it would find the end of the pipe when it is
+        resumed, would take that for the end of the daemon, and would end all children.
         """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

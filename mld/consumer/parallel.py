@@ -171,13 +171,20 @@ class ParallelProcessor:
         self._prefix = SafePrefix(len(children), checkpoint)
         self._writer = PrefixWriter(self._prefix, checkpoints, clock)
         self._answered_to = checkpoint
+        """Everything up to this position was answered by the child that got it."""
         self._pages: deque[PageInFlight] = deque()
+        """The batches that not all children have answered, oldest first."""
         self._memory_bytes = 0
+        """The memory that these batches take."""
         self._moved_wall_s: float | None = None
+        """When a child last made progress (epoch seconds); None while nothing is unanswered."""
         self._progress = asyncio.Event()  # set whenever pages may have been answered
         self._turn = 0
+        """The child whose turn it is to get the next record without a key."""
         self._is_closed = False
+        """Whether no child gets records any more, because of a last action or a failure."""
         self._failed: Lane | None = None
+        """The child that failed first."""
         loads = [ChildLoad(number, child.description) for number, child in enumerate(children)]
         self._loads = metrics.children = ChildLoads(loads, clock.monotonic())
         self._lanes = [

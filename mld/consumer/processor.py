@@ -107,14 +107,19 @@ class Processor:
         self._reply_timeout_s = settings.reply_timeout_s
         self.initialized = False
         self._killing: asyncio.Future[str] | None = None
+        """The kill that `kill_soon` has begun."""
         self._noted = 0
+        """How many lines were handled since other tasks last ran, and their characters."""
         self._noted_characters = 0
         self._turn = asyncio.Lock()  # held while lines are handled, and while an action begins
         self._action: ActionName | None = None
+        """The action that waits for its status; None between actions."""
         self._answered: asyncio.Future[Exception | None] | None = None
+        """Done when this action has been answered; its result is the error with which the action fails, if any."""
         self._writing: asyncio.Future[None] | None = None  # the write of the action's line
         self._timeout: asyncio.TimerHandle | None = None
         self._is_ending = False
+        """Whether `end` was called; from then on the child's lines are ignored."""
         self.gone = asyncio.ensure_future(self._read())
         """Done once the child can no longer answer; its exception says why."""
         self.gone.add_done_callback(_retrieve)

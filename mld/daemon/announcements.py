@@ -49,10 +49,14 @@ class Announcements:
         self._stop_within_s = grace_s + DRAIN_MARGIN_S
         self._phase: LifePhase | None = None
         self._since = 0.0
+        """When this phase began."""
         self._alive_at: float | None = None
+        """When the service manager was last told that the daemon is alive."""
         self._extended_at: float | None = None
+        """When the service manager was last asked for more time in this phase."""
         self._text, self._text_at = "", 0.0
         self._is_late = False
+        """Whether some loop makes no progress, as last announced."""
 
     def step(self, now: float, phase: LifePhase, late: Sequence[LateLoop], text: str) -> None:
         """Send the notifications that are due at `now`.

@@ -90,9 +90,13 @@ class WorkerGroup:
         self.workers = [GroupMember(name, place / f"{n}.pages", place / f"{n}.notify") for n, name in enumerate(names)]
         self._stop = asyncio.Event()
         self._code = 0
+        """The exit code of the group: that of the first worker that failed."""
         self._was_ready = False
+        """Whether all workers were ready at the same time once."""
         self._signalled_at: float | None = None
+        """When the last signal came (monotonic)."""
         self._status = ""
+        """The status that the service manager was sent last."""
 
     async def run(self, hang_up: HangUp) -> int:
         """Run until all workers have been stopped, or one ends before all have become ready; return the exit code."""

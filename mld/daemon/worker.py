@@ -89,9 +89,13 @@ class Worker:
         """Events that other parts of the daemon, too, wait for, to follow the worker's life."""
         self._changed = signals.changed
         self._consumers: dict[str, _Running] = {}
+        """The running consumers, by lease key."""
         self._finished_tokens: set[str] = set()
+        """The holdings for which no consumer is started any more: it has finished, or none was needed."""
         self._given_back: set[str] = set()
+        """The holdings that this worker gives back, so that each is given back once."""
         self._releasing: set[asyncio.Task[bool]] = set()
+        """The releases that are under way."""
         self._tasks: TaskList[bool] = TaskList(
             (
                 Task("keeping leases", parts.keeper.run, until=Until.CLOSED),
@@ -272,6 +276,7 @@ class Worker:
                 pass
 
     def _give_back(self, holding: HeldLease) -> None:
+        """Release a lease that this worker does not need, once."""
         if holding.token not in self._given_back:
             self._given_back.add(holding.token)
             self._release(holding.lease.key, holding.token)

@@ -60,10 +60,14 @@ class Departure:
 
     def __post_init__(self) -> None:
         self._receivers: dict[str, str] = {}
+        """The chosen receiver of each lease, when the worker stops."""
         self._asking: dict[str, asyncio.Future[bool]] = {}
+        """The look-ups under way: whether a receiver may still get leases."""
         self._giving = BackgroundTasks()
         self._is_giving = False
+        """Whether surplus leases are being given away."""
         self._is_drained = False
+        """Whether an operator drains this worker."""
 
     async def name_receivers(self) -> None:
         """Choose the receiver of each held lease, for the keeper. Until they are chosen, only handoffs have one."""

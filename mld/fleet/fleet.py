@@ -131,11 +131,15 @@ class Fleet:
         at 0 again. Every part that remembers rows has a callback here.
         """
         self._components: Components | None = None
+        """The parts that run in the present mode; None before the mode is known."""
         self._is_led_by_lock: bool | None = None
+        """Whether the present election uses the lock; None before the first election."""
         self._reporter: Reporter | None = None
         self._started = False
         self._leaving = False
+        """Whether this worker has begun to stop."""
         self._resigning: asyncio.Task[None] | None = None
+        """The task that gives up the leadership, when this worker stops."""
         self._tasks = self._new_tasks()
 
     # --- its parts ----------------------------------------------------------------------------------------------------

@@ -52,7 +52,9 @@ class RoomWatch:
         self._leases_max = leases_max
         self._table = metrics.worker.table
         self._since: dict[str, float] = {}
+        """Since when each lease has been left to others."""
         self._reported: set[str] = set()
+        """The leases that were logged."""
 
     def saw(self, left: Collection[str], now: float) -> None:
         """Note the leases that this worker has left to others at `now`, because it has no room."""
@@ -94,9 +96,13 @@ class LeaseTaker:
         self._woken = asyncio.Event()
         self._seen: SeenCounters = Stillness()
         self._ended: dict[str, float] = {}
+        """Workers whose processes are dead, and the time until which no process has their names."""
         self._unknown_takes: dict[str, int] = {}
+        """The counter of each lease before a take whose outcome is unknown."""
         self._refused_in_a_row = 0
+        """How many takes of this pass were refused since the last one that succeeded."""
         self._passes = 0
+        """How many passes were made."""
 
     def wake(self) -> None:
         """Make the next pass now, because leases were created, or because the number of workers has changed."""

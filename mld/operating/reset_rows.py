@@ -40,6 +40,9 @@ def whole_reset(
 def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: Sequence[Lease]) -> Steps[ResetRows]:
     """Return the rows that make one listed shard start at `position`. All other shards keep their places.
 
+    Descendants of the shard that have no row, but descendants with rows, get rows that are at their end. Otherwise the
+    end of the shard would create rows for its children, and their records would be read again.
+
     Raises ActRefusedError if the shard has no row because an ancestor is not read to its end. With a row the shard
     would start before the ancestor has ended.
     """

@@ -54,6 +54,7 @@ dynamoDBEndpoint = {endpoint}
 """
 
     def processed(self) -> int:
+        """Return how many records the archive has so far."""
         count = 0
         for path in self.archive_directory.glob("shardId-*.jsonl"):
             with path.open("rb") as file:
@@ -61,6 +62,7 @@ dynamoDBEndpoint = {endpoint}
         return count
 
     def report(self, leases: dict[str, Lease]) -> list[str]:
+        """Print what has happened, and return the faults."""
         archive = {}
         for path in self.archive_directory.glob("shardId-*.jsonl"):
             lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -72,6 +74,7 @@ dynamoDBEndpoint = {endpoint}
         return f"{len(self.put)} records, each exactly once and in order"
 
     def farewell(self) -> str:
+        """Return what the user can do next."""
         return f"""
 The records are in {self.archive_directory}/*.jsonl. For your own stream:
 
@@ -83,6 +86,7 @@ The records are in {self.archive_directory}/*.jsonl. For your own stream:
 
 
 def _shard_table(archive: Archive, leases: dict[str, Lease]) -> Table:
+    """Return the table of the shards with their records and leases."""
     table = Table(title="what happened", title_justify="left")
     for column in ("shard", "parent", "records", "checkpoint", "writes", "owner"):
         table.add_column(column, justify="right" if column in ("records", "writes") else "left", no_wrap=True)

@@ -127,6 +127,7 @@ class SparkTour(Tour):
         super().wait_until_caught_up(daemon)
 
     def processed(self) -> int:
+        """Return how many records the sinks have so far."""
         host = self._host()
         if host is None:
             return 0
@@ -151,6 +152,7 @@ class SparkTour(Tour):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def report(self, leases: dict[str, Lease]) -> list[str]:
+        """Print what has happened, and return the faults."""
         self.say("reading the Parquet files …")
         found = self._found()
         self.console.print(_minute_table(found.minutes))
@@ -200,6 +202,7 @@ class SparkTour(Tour):
         return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
 
     def verdict(self) -> str:
+        """Return the result of a tour without faults, in one sentence."""
         wanted = self._wanted
         filtered = len(self.put) - len(wanted.rows) - len(wanted.dead)
         return (
@@ -208,6 +211,7 @@ class SparkTour(Tour):
         )
 
     def farewell(self) -> str:
+        """Return what the user can do next."""
         return f"""
 The tables are in {self.lake}; `spark.read.parquet` reads them. Pipeline and settings to copy and change:
 
@@ -236,6 +240,7 @@ def _shards(numbers: Iterable[str]) -> Iterator[str]:
 
 
 def _minute_table(minutes: Mapping[tuple[int, str], Sums]) -> Table:
+    """Return the table of clicks per minute and section."""
     table = Table(title="clicks per minute (UTC), from lake/per_minute", title_justify="left")
     for column in ("minute", *SECTIONS, "clicks", "mean load ms"):
         table.add_column(column, justify="left" if column == "minute" else "right", no_wrap=True)
@@ -249,6 +254,7 @@ def _minute_table(minutes: Mapping[tuple[int, str], Sums]) -> Table:
 
 
 def _lineage_table(tour: SparkTour, found: TourOutcome, leases: Mapping[str, Lease]) -> Table:
+    """Return the table that shows what became of the records of each shard."""
     table = Table(title="lineage", title_justify="left", show_footer=True)
     lines = shard_lines(tour.put, found)
     counts = {shard: (line.records, line.out, line.filtered, line.dead) for shard, line in lines.items()}

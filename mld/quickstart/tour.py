@@ -234,6 +234,7 @@ class Tour(ABC):
         raise QuickstartError(f"{len(chunk)} records were refused {PUT_ATTEMPTS_MAX} times")
 
     def _split(self) -> None:
+        """Split the first shard in the middle of its hash keys."""
         shard = self.kinesis.list_shards(StreamName=STREAM)["Shards"][0]
         span = shard["HashKeyRange"]
         middle = (int(span["StartingHashKey"]) + int(span["EndingHashKey"])) // 2 + 1

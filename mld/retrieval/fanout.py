@@ -96,11 +96,16 @@ class FanOutReader(ShardReader):
         self._consumer = consumer
         self._yield_s = yield_s
         self._course: Course | None = None
+        """How far this reader has come; None before `start`."""
         self._arn: str | None = None  # ARN of the consumer that the last subscription used
         self._is_contested = False
+        """Whether it was logged that another reader uses the same registered consumer."""
         self._open: Subscription | None = None
+        """The subscription that is being read."""
         self._renewal: asyncio.Task[Opened] | None = None
+        """The task that opens the next subscription while this one is still being read."""
         self._renewal_due_s = 0.0
+        """When the next subscription has to be opened (monotonic)."""
 
     @property
     def read(self) -> starting_points.ReadState | None:

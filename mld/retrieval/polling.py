@@ -75,9 +75,13 @@ class PollingReader(ShardReader):
         self._pacing = intervals
         self._pace = pacing.Pace()
         self._record_bytes: float | None = None
+        """The mean size of a record in the last page that had records; None before that."""
         self._state: starting_points.ReadState | None = None
+        """How far this reader has come; None before `start`."""
         self._iterator: str | None = None
+        """The iterator for the next call; None if a new one is needed."""
         self._iterator_issued_s = 0.0
+        """When Kinesis was asked for this iterator (monotonic)."""
         self._call_limit = TimeLimit().of(CALL_TIMEOUT_S)
 
     @property

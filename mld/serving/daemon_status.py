@@ -77,8 +77,11 @@ class DaemonStatus:
         self._rates = RecordRates()
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
+        """When the tables were last read (monotonic)."""
         self._fleet: FleetStatus | None = None
+        """The fleet as the tables showed it then."""
         self._trouble: str | None = None
+        """Why the tables could not be read then."""
 
     async def run(self) -> None:
         """Measure how late the event loop is, and sample values for the page, until cancelled."""

@@ -76,15 +76,20 @@ class Reporter:
     def __post_init__(self) -> None:
         self._counts = self.metrics.worker.operations.reports
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
+        """The samples of load since the last report."""
         self._ring: tuple[float, ...] = ()
+        """The mean load in each of the last report intervals."""
         self._sampled = asyncio.Event()
         self._sampling = _Switch()
         self._reporting = _Switch()
         self._write_lock = asyncio.Lock()
         self._sent_at_s: int | None = None
+        """The time in the newest report that was sent; None if none was sent."""
         self._leaving = False
+        """Whether reports say that this worker is leaving."""
         self._closed = False
         self._sample_fails = False
+        """Whether the last sample failed, and was logged."""
         self.switch(self.activity)
 
     # --- control ------------------------------------------------------------------------------------------------------
@@ -212,9 +217,11 @@ class Reporter:
             self._samples.clear()
 
     def _ring_after(self, value: float) -> tuple[float, ...]:
+        """Return the means of the last intervals, with one more."""
         return reports.extended(self._ring, value, self.settings.samples_per_report)
 
     def _rings(self, ring: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
+        """Return the figures of a report by metric; none if the load cannot be measured."""
         return {} if self.source is None else {CPU: ring}
 
     async def _write(self, rings: Mapping[str, tuple[float, ...]]) -> bool:

@@ -187,6 +187,7 @@ def _optional(values: Sequence[Any], kind: int) -> bytes:
 
 
 def _page_head(count: int, size: int) -> bytes:
+    """Return the head of a page with this many values and bytes (PageHeader in parquet.thrift)."""
     page = encoded((1, I32, count), (2, I32, _PLAIN), (3, I32, _RLE), (4, I32, _RLE))
     return encoded((1, I32, _DATA_PAGE), (2, I32, size), (3, I32, size), (5, STRUCT, page))
 
@@ -205,7 +206,11 @@ def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes
 
 
 def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
-    """Return the description of one row group in the footer."""
+    """Return the description of one row group in the footer (RowGroup in parquet.thrift, with the numbers of its
+    fields).
+
+    `places` has for each column where its page begins, and the sizes of the page's head and data.
+    """
     chunks = []
     for (name, kind, *_), (at, head, size) in zip(_COLUMNS, places, strict=True):
         about = encoded(

@@ -73,15 +73,20 @@ class SessionHost:
         self._scratch = scratch or directory
         self._daemon_pid = daemon_pid
         self._children: dict[int, ChildConnection] = {}
+        """The connected children, by number."""
         self._numbers = 0
+        """How many children have connected; the next one gets the next number."""
         self._started: Started | None = None
+        """The session and its engine, once they have started."""
         self._spool = open_spool(settings.spool, self._scratch, settings.s3)
         self.offers = OfferQueue(settings, self._spool, self._children)
         self._thread = ThreadPoolExecutor(1, "spark")
         self._loop = MicroBatchLoop(self._children, self.offers, self._status, self._thread)
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
+        """Whether the daemon has ended; then the host ends, too, when no child is left."""
         self._failure: tuple[str, int] | None = None
+        """Why the session ended for good, and the exit status, for children that come later."""
 
     # --- life --------------------------------------------------------------------------------------------------------
 
