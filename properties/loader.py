@@ -22,6 +22,7 @@ from mld.properties.key_lines import KeyLine, all_lines, collect
 from mld.properties.keys import BY_NAME, KEYS, find
 from mld.properties.keytypes import Effect, Key, Section
 from mld.properties.lines import FileEntry
+from mld.properties.named_file import NamedFileError, bytes_of, content_of, opened
 from mld.properties.printable import printable
 from mld.properties.redaction import where
 from mld.properties.references import Sources, SubstitutionError
@@ -49,20 +50,9 @@ def secret_of(path: str) -> str:
     """Return the text of a file that holds a secret, without a line break at its end. Raises SubstitutionError."""
     shown = printable(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SubstitutionError(f"{shown} is no regular file", "name a file")
-            data = file.read(SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        remedy = "check the path, and that the daemon's user may read the file"
-        raise SubstitutionError(f"{shown} cannot be read: {error.strerror}", remedy) from None
-    except SubstitutionError:
-        raise
-    except ValueError:  # a NUL in the path
-        raise SubstitutionError("${file:…} does not name a file", "write ${file:/path/of/the/file}") from None
-    if len(data) > SECRET_BYTES_MAX:
-        raise SubstitutionError(f"{shown} is larger than {SECRET_BYTES_MAX} bytes", "is this the right file?")
+        data = bytes_of(path, SECRET_BYTES_MAX)
+    except NamedFileError as error:
+        raise SubstitutionError(f"{shown} {error}", "name a file that the daemon's user may read") from None
     try:
         text = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -345,29 +335,19 @@ def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
 
 
 def _list_bytes(path: str) -> tuple[bytes, str | None]:
-    """Read a file as `_bytes_of` does. The file is read again and again, and could be replaced by a pipe meanwhile, so
-    a pipe is refused.
-    """
-    return _bytes_of(path, where(path), os.O_NONBLOCK)
+    """Read a file as `_bytes_of` does. The file is read again and again, so a pipe is refused."""
+    return _bytes_of(path, where(path), takes_pipe=False)
 
 
-def _bytes_of(path: str, file_name: str, flags: int = 0) -> tuple[bytes, str | None]:
+def _bytes_of(path: str, file_name: str, *, takes_pipe: bool = True) -> tuple[bytes, str | None]:
     """Return the bytes of a file, and who besides its owner can read it (None: nobody). Errors show the path as
     `file_name`.
     """
     try:
-        with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:
-            status = os.fstat(file.fileno())
-            if flags and not stat.S_ISREG(status.st_mode):
-                raise _file_problem(file_name, "is no regular file and cannot be read again and again", "name a file")
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        remedy = "check the path and its permissions"
-        raise _file_problem(file_name, f"cannot be read: {error.strerror}", remedy) from None
-    except ValueError:
-        raise _file_problem(repr(file_name), "is no file name", "check the path") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise _file_problem(file_name, f"is larger than {FILE_BYTES_MAX} bytes", "is this the properties file?")
+        with opened(path, takes_pipe=takes_pipe) as file:
+            data, status = content_of(file, FILE_BYTES_MAX), os.fstat(file.fileno())
+    except NamedFileError as error:
+        raise _file_problem(printable(file_name), str(error), "check the path and its permissions") from None
     is_file = stat.S_ISREG(status.st_mode)  # a pipe that was read cannot be read by others
     return data, who_else(status.st_mode, own=status.st_uid == os.getuid()) if is_file else None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mld.core.installed import find_executable
+from mld.properties.named_file import NamedFileError, beginning_of
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.protocol.child_command import split_command
@@ -53,9 +54,8 @@ def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Diale
 def _source(path: Path) -> str:
     """Return the beginning of a program's text; empty if the file cannot be read or is a binary."""
     try:
-        with path.open("rb") as file:
-            text = file.read(SOURCE_BYTES_MAX) if path.is_file() else b""
-    except OSError:
+        text = beginning_of(path, SOURCE_BYTES_MAX)
+    except NamedFileError:
         return ""
     return "" if b"\0" in text else text.decode("utf-8", "replace")
 

@@ -8,12 +8,12 @@ named in a warning. Nothing in a well-formed file is an error.
 from __future__ import annotations
 
 import logging
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from mld.properties.named_file import NamedFileError, bytes_of
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -59,32 +59,23 @@ class LogbackLevels:
 
 
 def levels_of(file: str, env: Mapping[str, str], *, again: bool = False) -> LogbackLevels:
-    """Return the levels in the file. `again`: a running daemon reads it again, and must not be kept waiting by a pipe.
+    """Return the levels in the file. `again`: a running daemon reads it again, and cannot read a pipe twice.
 
     Raises LogbackError, and nothing else.
     """
     from xml.etree import ElementTree  # here, as most starts have no such file
 
     try:
-        with open(file, "rb", opener=_without_waiting if again else None) as opened:
-            if again and not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise LogbackError("it is no regular file and cannot be read twice")
-            data = opened.read(FILE_BYTES_MAX + 1)
-        if len(data) > FILE_BYTES_MAX:
-            raise LogbackError(f"it is longer than {FILE_BYTES_MAX // 1024} KiB")
+        data = bytes_of(file, FILE_BYTES_MAX, takes_pipe=not again)
         document = ElementTree.fromstring(data)  # noqa: S314 - the operator's own file, as trusted as the properties file
-    except OSError as error:
-        raise LogbackError(error.strerror or str(error)) from error
+    except NamedFileError as error:
+        raise LogbackError(f"it {error}") from error
     except (SyntaxError, ValueError, LookupError, RecursionError) as error:
         raise LogbackError(str(error)) from error
     reading = _Reading(env)
     for element in document:
         reading.take(element)
     return reading.result()
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class _Reading:

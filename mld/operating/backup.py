@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,12 +17,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from mld.operating.plan import ActRefusedError, Row
+from mld.properties.named_file import NamedFileError, lines_of
 from mld.properties.settings import Settings
 
 FORMAT = "mld-rows"
 VERSION = 1
-LINE_CHARACTERS_MAX = 8 * 1024 * 1024
+LINE_BYTES_MAX = 8 * 1024 * 1024
 """A row of DynamoDB has at most 400 KB; escaped as JSON it may take a few times as much."""
+FILE_BYTES_MAX = 256 * 1024 * 1024
+"""A lease has some 2 KB, so this is a table of 100,000 of them. All rows are in memory when they are compared."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
@@ -154,21 +156,12 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a backup file. Raises BackupError if it cannot be read, or is of another kind."""
     try:
-        with open(path, encoding="ascii", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BackupError(f"{path} is no file of `mld export`: it is no regular file")
-            while line := file.readline(LINE_CHARACTERS_MAX):
-                if len(line) == LINE_CHARACTERS_MAX and not line.endswith("\n"):
-                    raise BackupError(f"{path} is no file of `mld export`: no row is so long")
-                yield line
+        for line in lines_of(path, LINE_BYTES_MAX, FILE_BYTES_MAX):
+            yield line.decode("ascii")
     except UnicodeDecodeError:
         raise BackupError(f"{path} is no file of `mld export`: it is not text") from None
-    except OSError as error:
-        raise BackupError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # without the flag, opening a pipe waits for its writer
+    except NamedFileError as error:
+        raise BackupError(f"{path} {error}; name a file of `mld export`") from error
 
 
 def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:

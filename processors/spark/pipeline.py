@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mld import pip_install
 from mld.processors.spark.positions import ShardSpan, StreamShard
 from mld.processors.spark.sentences import first_line
+from mld.properties.named_file import NamedFileError, bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("mld.spark")
+FILE_BYTES_MAX = 8 * 1024 * 1024
+"""A program that people write has a hundredth of this."""
 VIEW = "records"
 NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
 """Names of exceptions that a wrong plan, call or closure causes, and never a record."""
@@ -203,11 +206,11 @@ def _sql(text: str) -> Transform:
 def _read(path: Path) -> str:
     """Return the text of the pipeline's file. Raises PipelineError."""
     try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        return bytes_of(path, FILE_BYTES_MAX).decode("utf-8")
+    except (NamedFileError, UnicodeDecodeError) as error:
+        why = str(error) if isinstance(error, NamedFileError) else "is not UTF-8"
         raise PipelineError(
-            f"cannot read {path.absolute()}: {why}; mld.spark.pipeline is relative to the daemon's working directory"
+            f"{path.absolute()} {why}; mld.spark.pipeline is relative to the daemon's working directory"
         ) from error
 
 
@@ -222,7 +225,7 @@ def _module(path: Path) -> ModuleType:
     try:
         # Python's own import would use its cache of bytecode, even if the file has changed within the same second and
         # has the same length.
-        exec(compile(path.read_bytes(), str(path.absolute()), "exec", dont_inherit=True), vars(module))  # noqa: S102
+        exec(compile(bytes_of(path, FILE_BYTES_MAX), str(path.absolute()), "exec", dont_inherit=True), vars(module))  # noqa: S102
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
     except Exception as error:

@@ -99,7 +99,7 @@ def test_what_is_no_readable_file_is_refused_and_nobody_waits_for_a_pipe(configu
         f"{tmp_path}/pipe is no regular file",
         f"{tmp_path} cannot be read: Is a directory",
         "${file:…} does not name an absolute path",
-        "${file:…} does not name a file",
+        "/a\\x00b is no file name",
     ]
 
 
