@@ -151,7 +151,12 @@ class KeptCredentials(Credentials):
     # --- renewing ----------------------------------------------------------------------------------------------------
 
     def _renewal(self) -> _Renewal | None:
-        """Return the renewal under way, after beginning one if it is due. None: it was tried just now, or cannot be."""
+        """Begin a renewal if it is due, and return the newest renewal that is under way; None if there is none: the
+        last one ended just now, or no thread can be started.
+
+        A renewal is due if none is under way, or if the newest one hangs and there are not too many. A hang is noted
+        when nothing more can be begun, or when the renewal that hangs was to replace the present keys.
+        """
         with self._lock:
             now_s = self._time.now()
             newest = self._under_way[-1] if self._under_way else None
@@ -198,6 +203,7 @@ class KeptCredentials(Credentials):
 
     @property
     def _was_tried_just_now(self) -> bool:
+        """Whether the last renewal ended less than `PAUSE_S` ago."""
         return 0.0 <= self._time.now() - self._tried_s < PAUSE_S
 
     def _renew(self, replaced: _Kept) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 STATUS_PERIOD_S = 3.0
 """Shortest time between two texts of the status."""
 EXTENSION_S = 20.0
-"""During a start or a stop, each request for more time asks for so much."""
+"""How much more time each request asks for, during a start or a stop."""
 EXTEND_PERIOD_S = 5.0
 DRAIN_MARGIN_S = 60.0
 """After the grace period for children, a stop may take this much longer, to give leases back and close connections. If

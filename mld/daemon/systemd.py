@@ -17,7 +17,7 @@ WATCHDOG_MICROS = "WATCHDOG_USEC"
 WATCHDOG_PID = "WATCHDOG_PID"
 STATUS_CHARACTERS_MAX = 500
 KEEPALIVES_PER_WATCHDOG = 2
-"""So many signs of life are sent within the watchdog's time, after which the manager would end the process.
+"""How many signs of life are sent within the watchdog's time. Without any, the manager would end the process.
 sd_watchdog_enabled(3) advises this number.
 """
 

@@ -29,7 +29,7 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 PENDING_POLL_S = 0.5  # pause between reads of a row whose old owner is finishing; meanwhile nobody reads the shard
-DUE_MARGIN_S = 0.001  # a timer may fire slightly early; so much later its work is certainly due
+DUE_MARGIN_S = 0.001  # added to timers, which may fire slightly early: then their work is certainly due
 GETS_CONCURRENT_MAX = 10  # renewals keep the other half of the concurrent requests
 
 
@@ -126,10 +126,11 @@ class LeaseDiscovery:
         self._enqueue_new(keys)
 
     def _enqueue_new(self, keys: Iterable[str]) -> None:
+        """Have the rows read that are neither held nor waiting for their previous owner."""
         self._enqueue(key for key in keys if not self.keeper.has(key) and key not in self._pending)
 
     async def _poll_pending_forever(self) -> None:
-        """Have each row read again when it is due whose previous owner is still finishing."""
+        """Have rows read again whose previous owners are still finishing, each when it is due."""
         while True:
             self._pending_changed.clear()
             now = self.clock.monotonic()

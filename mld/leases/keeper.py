@@ -79,7 +79,7 @@ LATENESS_SHARE = 0.1
 an answer is slower than the one before."""
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 STARTS_PER_SLICE = 50  # renewal tasks started before other tasks run
-EXPIRY_MARGIN_S = 0.001  # a timer may fire slightly early; so much later the lease has certainly expired
+EXPIRY_MARGIN_S = 0.001  # added to timers, which may fire slightly early: then the lease has certainly expired
 
 STORE_AGAIN_SHARE = 0.5
 """If a checkpoint is unanswered for this share of the renewal interval, the next renewal of the lease sends the

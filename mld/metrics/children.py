@@ -16,7 +16,7 @@ WINDOW_S = 60.0
 
 
 def hot_share(children: int) -> float:
-    """Return the share of the records above which a child counts as hot, if the shard has so many children.
+    """Return the share of the records above which a child counts as hot. `children` is how many the shard has.
 
     It is twice an even share, within the bounds above.
     """
@@ -54,7 +54,7 @@ class ChildLoads:
         self._window_began = now
 
     def given(self, number: int, records: int, now: float) -> None:
-        """Note that a child got so many more records, which wait for it from now on."""
+        """Note that a child got more records, which wait for it from now on."""
         since = now - self._window_began
         if since >= WINDOW_S:
             self._window_began = now

@@ -34,17 +34,17 @@ TEXT_CHARACTERS_MAX = 200
 CUT = " …"
 TIME_S_MAX = 253_402_300_799  # the end of the year 9999
 LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
-"""An event keeps so many of the last lines of a record processor: enough for a traceback, and small enough that other
-events still fit.
+"""How many of a record processor's last lines an event keeps, and how many of their characters. This is enough for a
+traceback, and leaves room for other events.
 """
 WITH_LINES_MAX = 5
-"""So many of the newest events keep their lines; only one does if the events do not fit otherwise."""
+"""How many of the newest events keep their lines; only one does if the events do not fit otherwise."""
 FAILURES_OF_SHARD_MAX = 2
-"""Of a shard's failures only the first and the last are kept; all of them would leave no room for other events."""
+"""How many failures of one shard are kept: the first and the last. All of them would leave no room for other events."""
 MOVES_MAX = 3
 """If more leases than this move between the same two workers within one write, the moves become one event."""
 NAMED_MAX = 10
-"""An event for many moves names at most so many shards."""
+"""How many shards an event for many moves names at most."""
 NOBODY = "nobody"
 """Shown as the owner of a lease that was given back, or that another worker has taken from us."""
 

@@ -17,7 +17,7 @@ from mld.metrics.shard import NO_READER, SLOW_READS, ShardActivity, ShardMetrics
 from mld.metrics.worker import LeaseMove, WorkerMetrics
 
 ENDED_MAX = 1_000
-"""So many parts of lost leases may wait to be published. If there are more, the oldest are dropped."""
+"""How many parts of lost leases may wait to be published. If there are more, the oldest are dropped."""
 
 DYNAMODB, KINESIS = "DynamoDB", "Kinesis"
 LOSS_SHOWN_S = 86_400.0

@@ -339,7 +339,7 @@ class ShardMetrics:
             self.reached_tip()
 
     def in_flight(self, pages: int, oldest_wall_s: float | None, moved_wall_s: float | None) -> None:
-        """Note the work of several children: they have unanswered records of so many pages.
+        """Note the work of several children: they have unanswered records of `pages` pages.
 
         `oldest_wall_s` is when the oldest of these records arrived, `moved_wall_s` when a child last made progress.
         """
@@ -508,7 +508,7 @@ class ShardMetrics:
             self.expired_iterators.note(1)
 
     def fetched_nothing(self, seconds: float) -> None:
-        """Note that a read took so many seconds and returned no records.
+        """Note that a read took `seconds` and returned no records.
 
         This is cheaper than `fetched`, because nearly all reads at the tip return no records.
         """

@@ -56,7 +56,7 @@ SLICE = 400
 """User records, keys or other fields that one step examines. Each takes about 1 us, those with the longest numbers
 4 us."""
 OPENING = 10
-"""Cost of opening an aggregate of any size: as much as examining so many user records (SLICE)."""
+"""Cost of opening an aggregate of any size, expressed as a number of user records to examine (SLICE)."""
 DIGEST_SLICE_BYTES = 512 * 1024
 """Bytes that one step digests, in about 1 ms."""
 
@@ -271,7 +271,8 @@ def _explicit_hash_key(key: str) -> int:
 def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Steps[None]:
     """Check that the user records take at most `bytes_max` bytes in the child's line, not counting payloads.
 
-    Each user record is counted only if so many of them may exceed the limit. Raises MalformedAggregateError.
+    The user records are counted one by one only if there are enough of them to exceed the limit. Raises
+    MalformedAggregateError.
     """
     if sum([_count(some) for some in entries]) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return

@@ -17,8 +17,9 @@ ERROR_BACKOFF_S = 0.5
 THROTTLE_BACKOFF_S = 1.0
 """First wait after throttling. Limits are per second, and a full answer of 10 MB may block a shard for 5 s."""
 BACKOFF_MAX_S = 10.0
-"""Longest wait after errors. A reader may notice the end of an outage so much later. An iterator lives far longer (5
-minutes)."""
+"""Longest wait after errors, and so the longest delay before a reader notices the end of an outage. An iterator lives
+far
+longer (5 minutes)."""
 BEAT_MAX_S = 0.1
 """Longest beat (see `Pacing`): that of readers with the default idle interval of 1.5 s."""
 BACKOFF_DOUBLINGS_MAX = 10
@@ -93,8 +94,8 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
 
 
 def backoff_s(first_s: float, failures: int, jitter: float) -> float:
-    """Return the wait after so many failures in a row. One half of it is random, so that readers that were throttled at
-    the same time do not all return at the same time.
+    """Return the wait after `failures` failures in a row. One half of it is random, so that readers that were throttled
+    at the same time do not all return at the same time.
     """
     doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
     longest_s = min(BACKOFF_MAX_S, first_s * 2.0**doublings)

@@ -26,7 +26,7 @@ ANSWER_BYTES_MAX = 10 * 1024 * 1024
 """Limit of Kinesis for one GetRecords answer."""
 ANSWER_RECORDS_MAX = 10_000
 ANSWER_RECORDS_MIN = 10
-"""Smallest Limit of GetRecords, even if so many records may not fit: more calls would cost more than the memory."""
+"""Smallest Limit of GetRecords, even if this many records may not fit: more calls would cost more than the memory."""
 RECORD_BYTES_ASSUMED = 10 * 1024
 """Assumed size of a record before the reader has seen one. It is larger than most records, because all readers start at
 the same time."""

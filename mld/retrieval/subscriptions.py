@@ -57,7 +57,7 @@ LIFE_S = 300.0
 RENEW_AFTER_S = 270.0
 """Age at which a subscription is renewed, before its end."""
 RENEW_SPREAD_S = 15.0
-"""Up to so many seconds are added at random, so that subscriptions opened together are not all renewed together."""
+"""A random part of this is added to that age, so that subscriptions opened together are not all renewed together."""
 
 
 class SubscriptionReaction(Enum):

@@ -22,7 +22,7 @@ from mld.properties.scrubber import Scrubber
 from mld.serving.alert_book import Post, is_own
 
 SUBJECTS_MAX = 20
-"""A post names at most so many subjects, and gives the number of all."""
+"""How many subjects a post names at most; it also gives the number of all."""
 
 
 def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber, *, with_details: bool) -> Mapping[str, Any]:

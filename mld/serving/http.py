@@ -4,11 +4,11 @@ It runs on the event loop on purpose: if the loop hangs, no probe is answered, s
 Connections, sizes and times are bounded. `mld.core.webrule` decides which callers are served. An exception in a handler
 only leads to an answer of 500 and a line in the log.
 
-Only so many connections are served at the same time: each takes one of PLACES_MAX places, and a peer has at most
-PLACES_OF_PEER_MAX. An open connection is never closed to free its place. If no place is free, a new connection waits
-for WAIT_S. If there is still no place, but the connection has asked for a probe, it is answered, because that answer is
-short; otherwise it is closed. Each request counts for at least PACE_S of its connection's place, which bounds the work
-that a peer can cause.
+The number of connections that are served at the same time is limited: each takes one of PLACES_MAX places, and a peer
+has at most PLACES_OF_PEER_MAX. An open connection is never closed to free its place. If no place is free, a new
+connection waits for WAIT_S. If there is still no place, but the connection has asked for a probe, it is answered,
+because that answer is short; otherwise it is closed. Each request counts for at least PACE_S of its connection's place,
+which bounds the work that a peer can cause.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PLACES_MAX = 32  # a browser opens six connections
 PLACES_OF_PEER_MAX = 16  # half of them, so that one peer cannot take them all
 WAITING_MAX = 256  # connections that wait for a place; if one more comes, the first one waits no longer
 WAIT_S = 0.25  # how long a connection waits for a place; a prober has sent its request by then
-PROBES_MAX = 64  # so many probes are answered at the same time without a place
+PROBES_MAX = 64  # how many probes are answered at the same time without a place
 PROBE_TIMEOUT_S = 1.0
-REQUEST_LINE_BYTES = 64  # so many first bytes show whether a request is for a probe
+REQUEST_LINE_BYTES = 64  # how many first bytes of a request are read to see whether it asks for a probe
 ACCEPTS_PER_TURN = 32
 ACCEPT_PAUSE_S = 0.5  # pause when the system has no file handle for another connection
 PACE_S = 0.25  # shortest time for a request at a place, once the connection has had more requests than a page needs

@@ -14,7 +14,7 @@ HEAD_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
 WRITE_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 10.0  # for the head of a request to arrive, and for the caller to take each WRITE_BYTES
-UNREAD_BYTES_MAX = 1024 * 1024  # so much is read and dropped before a connection is closed; see `part`
+UNREAD_BYTES_MAX = 1024 * 1024  # how much is read and dropped before a connection is closed; see `part`
 _COMMON = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",

@@ -10,7 +10,7 @@ from typing import Any
 
 from mld.core.steps import Steps
 
-SHARDS_PER_STEP = 20  # so many are encoded, 10 µs each, before other tasks get their turn
+SHARDS_PER_STEP = 20  # shards that are encoded, 10 µs each, before other tasks get their turn
 COMPRESSION_LEVEL = 3  # makes the text twenty times smaller; higher levels save little more
 Document = dict[str, Any]
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 60.0
 POSTS_MAX = 10
-"""At most so many posts after one look, that is, in one minute."""
+"""How many posts follow one look at most, that is, in one minute."""
 ATTEMPTS_MAX = 3
 PAUSES_S = (2.0, 8.0)
 POST_TIMEOUT_S = 10.0

@@ -30,9 +30,9 @@ _HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)
 END = b"# EOF\n"
 """Last line of a text in the OpenMetrics format."""
 SHARDS_AT_A_TIME = 8
-"""So many shards are written before other tasks get their turn; one histogram of one shard has twenty lines."""
+"""How many shards are written before other tasks get their turn; one histogram of one shard has twenty lines."""
 SHARDS_READ = 25
-"""So many shards are read, 30 µs each, before other tasks get their turn."""
+"""How many shards are read, 30 µs each, before other tasks get their turn."""
 _FAMILIES: Mapping[MetricKind, Any] = {
     MetricKind.COUNTER: CounterMetricFamily,
     MetricKind.GAUGE: GaugeMetricFamily,

@@ -134,7 +134,7 @@ class HostConnection:
         return True
 
     def receive_within(self, seconds: float) -> bool:
-        """Wait for one frame for so many seconds, and act on it. Return False if none comes."""
+        """Wait at most `seconds` for one frame, and act on it. Return False if none comes."""
         if not select.select([self._socket], [], [], max(0.0, seconds))[0]:
             return False
         self.receive()

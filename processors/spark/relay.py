@@ -24,8 +24,8 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.host_connection import HostConnection
 
 CHECKPOINT_ATTEMPTS_MAX = 6
-"""So many attempts are made at a checkpoint when a shard ends or is about to move; with the delays below they take some
-8 s. Any other checkpoint that fails is simply tried again with the next batch.
+"""How often a checkpoint is tried when a shard ends or is about to move. With the delays below this takes some 8 s. Any
+other checkpoint that fails is simply tried again with the next batch.
 """
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0

@@ -309,7 +309,8 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 def _even_out(view: View, loads: Collection[Load], order: Order) -> Steps[None]:
     """Move leases from the worker with the most to the worker with the fewest, until they differ by at most one.
 
-    A worker's number is what it will have after all handoffs that are under way.
+    A worker's number is what it will have after all handoffs that are under way. In the heap `fullest` the numbers are
+    negative, so that the largest comes first.
     """
     offered = {load.worker: iter(order(load.movable)) for load in loads}
     fullest = [(load.leaving - load.count, load.worker) for load in loads]

@@ -15,8 +15,8 @@ from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
 ATTEMPTS_MAX = 3
-"""After so many failed attempts at a micro-batch the search for the record to blame begins. If an attempt fails over a
-value, the search begins at once.
+"""The search for the record to blame begins after this many failed attempts at a micro-batch. If an attempt fails over
+a value, the search begins at once.
 """
 BACKOFF_S = 0.5
 """Wait before the second attempt; it doubles each time."""

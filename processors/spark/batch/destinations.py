@@ -17,7 +17,7 @@ from mld.processors.spark.sink_port import GoneBack, Sink, SinkError
 
 log = logging.getLogger("mld.spark")
 NAMED_MAX = 3
-"""A line of the log names at most so many shards."""
+"""How many shards a line of the log names at most."""
 
 
 def buried_in(shard: StreamShard, sink: str, at: RecordPosition) -> StreamShard:

@@ -57,7 +57,7 @@ it usually reports the failing rows, and a Python task costs more than its rows.
 job has smaller slices.
 """
 SUSPECTS_PART = 4
-"""If more than one record in so many is malformed, all records are decoded a second time, because to leave some out
+"""If more than one in this many records is malformed, all records are decoded a second time, because to leave some out
 would save nothing.
 """
 JOINED_FROM, JOINED_RECORDS, JOINED_BYTES_MAX = 8, 300, 8 << 20
@@ -67,7 +67,7 @@ less than JOINED_BYTES_MAX bytes, because our memory has to hold them. Only a fi
 fails on a full disk, the next attempt takes the pages as they are.
 """
 SPLIT = 4
-"""If a slice fails and its failing rows are not reported, the next job cuts it into so many slices."""
+"""Into how many slices the next job cuts a slice that has failed without a report of its failing rows."""
 PIPELINE = "(pipeline)"
 """Takes the place of a sink's name if the pipeline writes by itself. No sink can have this name."""
 Kind = TypeVar("Kind")

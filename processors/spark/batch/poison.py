@@ -43,28 +43,28 @@ log = logging.getLogger("mld.spark")
 POISON_IN_A_ROW_MAX = 20
 """If more records in a row than this fail, each of them alone, the pipeline is to blame and not the records."""
 REFUSED_IN_A_ROW_MAX = 3
-"""So many records that a sink refuses may be buried in a row, on whatever shards. If the sink refuses one more, it
+"""How many records that a sink refuses may be buried in a row, on whatever shards. If the sink refuses one more, it
 probably takes none at all.
 """
 WAITED_MAX = 8
-"""So many attempts are made at a record that can be computed, but that a sink does not take for an unknown reason. They
+"""How often a record is tried that can be computed, but that a sink does not take for an unknown reason. The attempts
 last a minute, in which the sink may recover. Then the shard stops.
 """
 FRUITLESS_MAX = 12
-"""If so many groups of shards in a row fail, no further shards are tried together: probably the shards are not to
+"""If this many groups of shards in a row fail, no further shards are tried together: probably the shards are not to
 blame. The search then goes on within each shard.
 """
 ATTEMPTS_IN_A_SEARCH_MAX = 500
-"""After so many attempts the searched shard stops, because other shards have waited long enough. The search continues
+"""The searched shard stops after this many attempts, because other shards have waited long enough. The search continues
 when the shard's records are delivered again.
 """
 NEIGHBOURS_MAX = 8
-"""When a record fails alone, so many other records are tried. If the pipeline works for one of them, the first record
+"""How many other records are tried when a record fails alone. If the pipeline works for one of them, the first record
 is to blame."""
 KEPT_BYTES_MAX = 1 << 20
 """Longest record that is kept in memory as one for which the pipeline works."""
 LETTERS_AT_ONCE = 1_000
-"""At most so many records are buried in one commit."""
+"""How many records are buried in one commit at most."""
 
 ENDS = "the session of Spark has ended, or was held up, each time it was processed, also when it was alone"
 

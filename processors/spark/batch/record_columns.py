@@ -16,10 +16,10 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.positions import RecordPosition
 
 GROUP_BYTES = 640 * 1024
-"""A row group gets about so many bytes of lines, and only whole records. A read from S3 makes one request per group.
-The JVM reads each column of a group into one array. With this size, and after base64 decoding, the array is below 512
-KiB. Longer arrays are humongous objects in the default heap of an executor, which are expensive: with groups of 4 MiB a
-record costs 23 us instead of 15.
+"""About how many bytes of lines a row group gets; it gets only whole records. A read from S3 makes one request per
+group. The JVM reads each column of a group into one array. With this size, and after base64 decoding, the array is
+below 512 KiB. Longer arrays are humongous objects in the default heap of an executor, which are expensive: with groups
+of 4 MiB a record costs 23 us instead of 15.
 """
 HEAD = b'{"action":"processRecords","records":['
 RECORD_HEAD = b'{"data":"'
@@ -35,6 +35,7 @@ _PIECES = (
 _QUOTED = len(_PIECES) - 1
 """How many pieces each record adds when a line is split at quotation marks."""
 _DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB = 3, 7, 11, 14, 16
+"""The numbers of the pieces that have a record's values."""
 _CONSTANT = {at: _PIECES[at] for at in {*range(1, _QUOTED)} - {_DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB}}
 """The pieces that are the same in all records."""
 ARRIVAL_END, SUB_END = 1 << 63, 1 << 31

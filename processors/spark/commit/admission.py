@@ -20,7 +20,7 @@ from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity
 
 NAMED_MAX = 3
-"""A sentence names at most so many writers of a sink."""
+"""How many writers of a sink a sentence names at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,5 +54,5 @@ class AdmittedSink:
         return Published(advanced(self._admission.marks(head), batch))
 
     def _published(self, entry: LedgerEntry, rows: int | None) -> Published:
-        """Return the result of the entry's commit, which has written so many rows."""
+        """Return the result of the entry's commit, which has written `rows` rows (None: unknown)."""
         return Published(self._admission.marks(entry), entry.number, rows)

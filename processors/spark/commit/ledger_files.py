@@ -20,7 +20,7 @@ NUMBER_DIGITS = 12
 last 31,000 years.
 """
 ENTRIES_KEPT = 64
-"""So many of the newest entries are kept, so that people can see the last minutes. The rules need only the newest one.
+"""How many of the newest entries are kept, so that people can see the last minutes. The rules need only the newest.
 """
 ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
 """Old entries are removed only once there are this many entries, so that entries are seldom removed."""

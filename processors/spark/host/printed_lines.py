@@ -19,7 +19,7 @@ from mld.processors.spark.sanitizing import Sanitizer
 DELIVER_EVERY_S = 0.5
 """How often the host tries to pass on the lines that are kept."""
 SAID_LINES_MAX = 1_000
-"""So many lines are kept while no child can take them; then the oldest are dropped."""
+"""How many lines are kept while no child can take them; then the oldest are dropped."""
 TAG = "spark: "
 LINE_BYTES_MAX = 16 * 1024
 

@@ -36,16 +36,15 @@ from mld.processors.spark.settings import SparkSettings
 log = logging.getLogger("mld.spark")
 EXIT_OK = 0
 LINGER_S = 10.0
-"""After the daemon has ended, children have so long to close their connections."""
+"""How long children have to close their connections, after the daemon has ended."""
 REFUSE_S = 1.0
-"""After a failed start the host serves so much longer, so that children that are just connecting
-get the reason, too.
+"""How much longer the host serves after a failed start, so that children that are just connecting get the reason, too.
 """
 CLOSE_WAIT_S = 10.0
-"""The session has so long to stop; then its JVM is killed."""
+"""How long the session has to stop; then its JVM is killed."""
 BACKLOG = 1_024
 PAGE_BYTES = 16 << 20
-"""After so many bytes of lines a child completes its page. When a micro-batch begins, it does so earlier."""
+"""A child completes its page when it has this many bytes of lines, or earlier, when a micro-batch begins."""
 
 
 class SessionHost:

@@ -39,7 +39,7 @@ log = logging.getLogger("mld.spark")
 DEAD_LETTER = "deadLetter"
 """Name of the sink of dead letters."""
 PROBES = 4
-"""Executors read so many files at the start; with several, probably more than one executor takes part."""
+"""How many files executors read at the start; with several, probably more than one executor takes part."""
 UNSEEN = (ErrorKind.GONE, ErrorKind.FORBIDDEN)
 NOT_THERE = ("PATH_NOT_FOUND", "java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 """Further classes and error conditions, besides the kinds in `UNSEEN`, that report a file which executors do not find

@@ -16,7 +16,7 @@ from typing import Any, cast
 from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 
 CAUSES_MAX = 20
-"""At most so many causes of an exception are read, because a chain of causes may be a ring."""
+"""How many causes of an exception are read at most, because a chain of causes may be a ring."""
 ANALYSIS = "org.apache.spark.sql.AnalysisException"
 SQL = "java.sql.SQLException"
 PYTHON = "org.apache.spark.api.python.PythonException"

@@ -40,12 +40,12 @@ log = logging.getLogger("mld.spark")
 
 CLASS = "MldFailingRows"
 ROWS_MAX = 1_000
-"""All partitions of a job together report at most so many rows, because the driver's heap has to hold the reports. Each
-partition reports its share, and after that only that there are more.
+"""How many rows all partitions of a job report together, because the driver's heap has to hold the reports. When a
+partition has reported its share, it only reports that there are more.
 """
 TEXT_CHARS_MAX = 8_000
-"""So many characters of each end of an exception's text are kept. The text may be long, because it
-may quote a record.
+"""How many characters of an exception's text are kept at its beginning, and as many at its end. The text may be long,
+because it may quote a record.
 """
 OF_PYTHON = ("Python", "InPandas", "InArrow")
 """The names of plan nodes that run Python functions contain one of these."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from mld.properties.printable import printable
 
 STRAY_NAMES_MAX = 50
-"""At most so many names of stray fields are logged since the start. Producers choose the names, so their number has no
-bound.
+"""How many names of stray fields are logged at most after a start. Producers choose the names, so there may be any
+number of them.
 """
 RECORDS_MIN = 100
-"""The share of malformed records is not judged before there are so many records."""
+"""The share of malformed records is not judged before this many records have come."""
 
 
 class StrayNames:
@@ -47,7 +47,8 @@ class MalformedShare:
         that were refused count, too."""
 
     def excess(self, seen: int, malformed: int) -> str | None:
-        """Count `seen` further records, of which so many are malformed. Return a reason if these are too many: then the
+        """Count `seen` further records, of which `malformed` are malformed. If too many are, return the reason: then
+        the
         records have to be refused, and are delivered again. Otherwise return None."""
         if not seen:
             return None

@@ -30,8 +30,7 @@ log = logging.getLogger("mld.spark")
 WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 """Digits of the largest value of each integer type."""
 EXACT_IN = {**WHOLE_DIGITS, "float": 5, "double": 10}
-"""For each type of a column: so many digits may the values of an integer type have, and the column still holds each
-value exactly.
+"""For each type of a column: how many digits integers may have, so that the column still holds each value exactly.
 """
 PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CASE_SENSITIVE = "spark.sql.caseSensitive"

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COMMITS_OF_OTHERS = 16
-"""If the newest so many commits are of other programs (or of OPTIMIZE), the table is asked whether it has an entry at
-all, which may cost a job.
+"""How many of the newest commits are searched for an entry. If all of them are of other programs (or of OPTIMIZE), the
+table is asked whether it has an entry at all, which may cost a job.
 """
 NO_FILE = "java.io.FileNotFoundException"
 """The exception for a version of the log that was removed because of its age."""

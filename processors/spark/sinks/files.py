@@ -49,7 +49,7 @@ a fifth of a batch's CPU time.
 """
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 LOOKED_AT = 10_000
-"""In a directory without a ledger, so many files are searched for names that only commits give."""
+"""How many files of a directory without a ledger are searched for names that only commits give."""
 MANY_FILES = 1_000
 """A commit of more files than this causes a warning."""
 IN_FILES = " in files"

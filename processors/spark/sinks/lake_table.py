@@ -41,7 +41,7 @@ INVALID = "org.apache.iceberg.exceptions.ValidationException"
 that another writer committed first.
 """
 RACES_MAX = 20
-"""After so many lost races in a row, each of which costs a write, the host waits."""
+"""The host waits after this many lost races in a row, because each costs a write."""
 Result = TypeVar("Result")
 
 
