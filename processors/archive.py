@@ -350,6 +350,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Run the archive processor in the directory that is given."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m mld.processors.archive DIRECTORY\n")
         raise SystemExit(2)

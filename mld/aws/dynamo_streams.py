@@ -80,6 +80,7 @@ class ChangePlace:
 
     @classmethod
     def parse(cls, text: str) -> ChangePlace:
+        """Return the place that a text of `__str__` describes."""
         shard_id, _, rest = text.partition(" ")
         *marks, token = rest.split(" ")
         since, pages, start = marks or ("", "0", "0")

@@ -151,6 +151,7 @@ class S3Bucket:
         """Return an object; None if there is no object with this key. Raises ObjectError."""
 
         def attempt() -> StoredObject | None:
+            """Read the object once; None if it does not exist."""
             answer = self._call("get_object", Key=key, missing=True)
             if answer is None:
                 return None

@@ -37,6 +37,7 @@ def service_of(
     connect_timeout_s = min(CONNECT_TIMEOUT_S, read_timeout_s)
 
     def client() -> BaseClient:
+        """Make the client of botocore."""
         made = factory.create_client(
             name,
             read_timeout_s=read_timeout_s,

@@ -233,6 +233,7 @@ def _console() -> Console:
 
 
 def _table(values: Sequence[EffectiveValue]) -> Table:
+    """Return the table of all values, with their sources and remarks."""
     table = Table(title=None, show_lines=False)
     for column in ("key", "value", "from", "remark"):
         table.add_column(column, overflow="fold")
@@ -243,6 +244,7 @@ def _table(values: Sequence[EffectiveValue]) -> Table:
 
 
 def _print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
+    """Print the remarks on the configuration."""
     for remark in remarks:
         # A remark stays on one line, so that the output can be searched.
         line = Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + _line(str(remark))

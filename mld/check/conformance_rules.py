@@ -96,6 +96,7 @@ class Report:
         return [one.label for one in Rule if one.level is REQUIRED and self.verdict(one) is not RuleVerdict.PASS]
 
     def verdict(self, rule: Rule) -> RuleVerdict:
+        """Return whether the processor keeps a rule, as far as it was observed."""
         reasons = self.reasons.get(rule)
         if reasons is None:
             return RuleVerdict.NOT_OBSERVED

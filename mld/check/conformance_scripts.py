@@ -90,6 +90,7 @@ async def _at_end_of_input(session: Session, _: Report) -> None:
 
 
 async def _unusual(session: Session, _: Report) -> None:
+    """Send unusual records, and then an ordinary one."""
     await session.initialize()
     await session.process(_unusual_records(), None)
     await session.process(_records(100, 1))
@@ -103,6 +104,7 @@ async def _several_streams(session: Session, _: Report) -> None:
 
 
 async def _schema_registry(session: Session, _: Report) -> None:
+    """Send a plain record, one that the schema registry has decoded, and one that it could not decode."""
     await session.initialize()
     plain, decoded, marked = _records(0, 3, b'{"id": 7}')
     await session.process([plain, replace(decoded, extra=SCHEMA_KEYS), replace(marked, extra=SCHEMA_ERROR)])
@@ -110,6 +112,7 @@ async def _schema_registry(session: Session, _: Report) -> None:
 
 
 async def _large(session: Session, _: Report) -> None:
+    """Send a batch of many records."""
     payload = b"x" * LARGE_RECORD_BYTES
     await session.initialize()
     await session.process(_records(0, LARGE_BATCH_RECORDS, payload))
@@ -181,6 +184,7 @@ SCRIPTS = (
 
 
 def _records(first: int, count: int, payload: bytes = b"payload") -> list[Record]:
+    """Return ordinary records with consecutive sequence numbers."""
     return [
         Record(payload, f"key-{number}", str(FIRST_SEQUENCE + number), 0, ARRIVAL_MS + number)
         for number in range(first, first + count)

@@ -112,6 +112,7 @@ class Session:
         await self._perform(Initialize(SHARD_ID, self._start, 0, stream))
 
     async def process(self, records: Sequence[Record], millis_behind_latest: int | None = 0) -> None:
+        """Deliver a batch of records. From then on the child may checkpoint them."""
         for record in records:
             place = Position(record.sequence_number, record.sub_sequence_number)
             self.range = self.range.deliver(place, place)
@@ -156,6 +157,7 @@ class Session:
         return self._child.exit_status
 
     def failed(self, rule: Rule, reason: str) -> None:
+        """Note that the child breaks a rule in this session."""
         self._report.failed(rule, f"{reason} (session: {self._name})")
 
     # --- the exchange

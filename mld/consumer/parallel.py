@@ -364,6 +364,7 @@ class ParallelProcessor:
         """Give a child the first of its waiting batches, and wait for its answer."""
 
         def wanted() -> bool:
+            """Return whether the batch is sent, and if so, note that the child works on it now."""
             if self._is_closed or not self._may_deliver():
                 return False
             lane.begin(self._clock.monotonic())
@@ -462,6 +463,7 @@ class ParallelProcessor:
         """Perform an action with each child as soon as the child has answered its present batch."""
 
         async def finish(lane: Lane) -> None:
+            """Perform the action with one child when it has answered its batch."""
             await self._until_served(lane)
             if self.gone.done():  # meanwhile a child has failed, so all of them are ended
                 self.gone.result()

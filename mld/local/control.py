@@ -86,6 +86,7 @@ def handle(server: ControlledServer, request: HttpRequest) -> HttpResponse:
 
 
 def _parsed(body: bytes) -> Any:
+    """Return the value in a JSON body; None if the body is empty. Raises ControlError."""
     try:
         return json.loads(body) if body else None
     except (ValueError, RecursionError) as error:

@@ -41,6 +41,7 @@ class _ChangeIterator:
 
     @classmethod
     def decode(cls, text: str) -> _ChangeIterator:
+        """Return the iterator in a text. Raises DynamoStreamsError."""
         arn, _, packed = text.partition("|1|")
         fields = unpack(_ITERATOR_KIND, packed)
         if fields is None:
@@ -79,6 +80,7 @@ def dispatch(
 def _list_streams(
     streams: TableStreams, request: OperationRequest, now: float, account: str, region: str
 ) -> dict[str, Any]:
+    """Answer ListStreams."""
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     table, after = request.text("TableName"), request.text("ExclusiveStartStreamArn") or ""
     found = [
@@ -95,6 +97,7 @@ def _list_streams(
 
 
 def _describe_stream(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
+    """Answer DescribeStream."""
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     children_of = None
     if (nested := request.nested("ShardFilter")) is not None:
@@ -120,6 +123,7 @@ def _describe_stream(streams: TableStreams, request: OperationRequest, now: floa
 
 
 def _shard_json(shard: ChangeShard) -> dict[str, Any]:
+    """Return a shard as answers describe it."""
     numbers = {"StartingSequenceNumber": str(shard.starting)}
     if shard.ending is not None:
         numbers["EndingSequenceNumber"] = str(shard.ending)
@@ -128,6 +132,7 @@ def _shard_json(shard: ChangeShard) -> dict[str, Any]:
 
 
 def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
+    """Answer GetShardIterator."""
     kind = request.choice("ShardIteratorType", _ITERATORS)
     name = request.required("ShardId", _SHARD_ID)
     sequence = request.text("SequenceNumber", _SEQUENCE_NUMBER)
@@ -171,6 +176,7 @@ def _page_json(fragments: list[bytes], following: _ChangeIterator | None) -> byt
 
 
 def _require_untrimmed(shard: ChangeShard, position: int) -> None:
+    """Raise DynamoStreamsError if the record at this position was trimmed."""
     if position <= shard.trimmed_through:
         raise DynamoStreamsError(
             "TrimmedDataAccessException", "The operation attempted to read past the oldest stream record in a shard."

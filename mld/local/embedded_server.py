@@ -106,6 +106,7 @@ class EmbeddedServer:
             kinesis.delays = delays
 
     def set_enforce(self, enforce: bool) -> None:
+        """Set whether the limits of throughput are enforced."""
         self._enforce = enforce
         self.dynamo_streams.enforce = enforce
         for kinesis in self._kinesis_models.values():

@@ -68,6 +68,7 @@ def _cbor_of(body: bytes) -> bytes:
         return b""
 
     def typed(fields: dict[str, Any]) -> dict[str, Any]:
+        """Give the data and times in an answer the types that CBOR has for them."""
         for name, value in fields.items():
             if name == _DATA:
                 fields[name] = base64.b64decode(value)

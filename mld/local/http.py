@@ -235,6 +235,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         return self._transport is not None
 
     def respond(self, response: HttpResponse) -> None:
+        """Send an answer with its body."""
         if self._transport is None:
             return
         head = _head(response.status, response.content_type, response.headers)
@@ -257,6 +258,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         await self._writable.wait()
 
     def end_stream(self) -> None:
+        """End an answer that was sent in chunks."""
         if self._transport is not None:
             self._transport.write(b"0\r\n\r\n")
             if self._close_after:
@@ -276,6 +278,7 @@ def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _head(status: int, content_type: str, headers: list[tuple[str, str]]) -> bytes:
+    """Return the status line and the headers of an answer."""
     lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Status')}"]
     if content_type:
         lines.append(f"Content-Type: {content_type}")

@@ -108,6 +108,7 @@ class Http2Connection(asyncio.Protocol):
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def begin_answer(self, number: int, status: int, content_type: str, headers: list[tuple[str, str]]) -> None:
+        """Send the headers of an answer."""
         typed = [("content-type", content_type)] if content_type else []
         try:
             self._h2.send_headers(number, [(":status", str(status)), *typed, *dated(headers)])
@@ -140,12 +141,14 @@ class Http2Connection(asyncio.Protocol):
             self._forget(exchange.number)
 
     def reset(self, number: int) -> None:
+        """End an exchange with an error, in the middle of its answer."""
         if self._transport is not None and number in self._exchanges:
             self._h2.reset_stream(number)
             self._forget(number)
             self._flush()
 
     def _close(self) -> None:
+        """End all exchanges, and close the connection."""
         self._forget_all()
         self._flush()
         if self._transport is not None:
@@ -182,6 +185,7 @@ class _Exchange(Peer):
         self.hear(handle, request)
 
     def client_has_gone(self) -> None:
+        """Cancel the work on a request, because nobody waits for its answer any more."""
         self._is_client_there = False
         self.drained.set()
         if self._task is not None:

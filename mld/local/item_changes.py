@@ -130,6 +130,7 @@ def item_bytes(item: DynamoItem) -> int:
 
 
 def _value_bytes(value: DynamoItem) -> int:
+    """Return the size of an attribute value by the rules of DynamoDB."""
     ((kind, content),) = value.items()
     match kind:
         case "S":
@@ -170,6 +171,7 @@ def _comparable(value: DynamoItem) -> Any:
 
 
 def _number(text: str) -> str:
+    """Return a number in the form in which DynamoDB returns it."""
     try:
         return str(Decimal(text).normalize())
     except InvalidOperation:

@@ -86,6 +86,7 @@ def dispatch(find: KinesisFinder, operation: str, body: bytes, now: float, *, em
 
 @operation
 def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer CreateStream."""
     mode = request.nested("StreamModeDetails")
     kinesis.create_stream(
         request.required("StreamName", NAME),
@@ -104,6 +105,7 @@ def delete_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> No
 
 @operation
 def describe_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer DescribeStream."""
     limit = request.integer("Limit", 1, PAGE_MAX) or _LIST_DEFAULT
     after = request.text("ExclusiveStartShardId", NAME) or ""
     stream = kinesis.stream(request.stream(), now)
@@ -115,6 +117,7 @@ def describe_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> 
 
 @operation
 def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer DescribeStreamSummary."""
     stream = kinesis.stream(request.stream(), now)
     fields = _stream_json(stream, now) | {
         "OpenShardCount": len(stream.open_shards),
@@ -127,6 +130,7 @@ def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: fl
 
 
 def _stream_json(stream: Stream, now: float) -> Fields:
+    """Return what both descriptions of a stream contain."""
     return _summary_json(stream, now) | {
         "RetentionPeriodHours": stream.retention_h,
         "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
@@ -135,6 +139,7 @@ def _stream_json(stream: Stream, now: float) -> Fields:
 
 
 def _summary_json(stream: Stream, now: float) -> Fields:
+    """Return the summary of a stream, as ListStreams has it."""
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -146,6 +151,7 @@ def _summary_json(stream: Stream, now: float) -> Fields:
 
 @operation
 def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer ListStreams."""
     limit = request.integer("Limit", 1, PAGE_MAX) or _LIST_DEFAULT
     after = request.place(_STREAMS_TOKEN, request.text("ExclusiveStartStreamName", NAME) or "")
     found = [s for s in kinesis.streams(now) if s.name > after]
@@ -194,6 +200,7 @@ def decrease_stream_retention_period(kinesis: Kinesis, request: OperationRequest
 
 @operation
 def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer ListShards."""
     nested = request.nested("ShardFilter")
     page = kinesis.list_shards(
         request.stream_or_none(),
@@ -244,6 +251,7 @@ def merge_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Non
 
 @operation
 def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer UpdateShardCount."""
     request.choice("ScalingType", ("UNIFORM_SCALING",))
     target = request.required_integer("TargetShardCount", 1, INT_MAX)
     before = kinesis.update_shard_count(request.stream(), target, now=now)
@@ -263,6 +271,7 @@ def put_record(kinesis: Kinesis, request: OperationRequest, now: float) -> Opera
 
 @operation
 def put_records(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
+    """Answer PutRecords."""
     entries = [_entry(item) for item in request.entries("Records")]
     placed = kinesis.put_records(request.stream(), entries, now=now)
     failed = sum(p.error is not None for p in placed)
@@ -293,6 +302,7 @@ def _placed(
 
 @operation
 def get_shard_iterator(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer GetShardIterator."""
     start = StartingPoint(
         IteratorType(request.choice("ShardIteratorType", _ITERATORS)),
         request.text("StartingSequenceNumber", SEQUENCE_NUMBER),
@@ -304,6 +314,7 @@ def get_shard_iterator(kinesis: Kinesis, request: OperationRequest, now: float) 
 
 @operation
 def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
+    """Answer GetRecords."""
     page, following = kinesis.get_records(
         request.required("ShardIterator"),
         now=now,
@@ -352,6 +363,7 @@ def describe_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: f
 
 @operation
 def list_stream_consumers(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer ListStreamConsumers."""
     limit = request.integer("MaxResults", 1, PAGE_MAX) or _LIST_DEFAULT
     after = request.place(_CONSUMERS_TOKEN, "")
     found = [c for c in kinesis.consumers(request.required("StreamARN"), now=now) if c.name > after]
@@ -367,6 +379,7 @@ def deregister_stream_consumer(kinesis: Kinesis, request: OperationRequest, now:
 
 
 def _consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Consumer:
+    """Return the consumer that a request names."""
     return kinesis.consumer(
         now=now,
         arn=request.text("ConsumerARN"),
@@ -376,6 +389,7 @@ def _consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Consum
 
 
 def _consumer_json(consumer: Consumer, now: float) -> Fields:
+    """Return a consumer as answers describe it."""
     return {
         "ConsumerName": consumer.name,
         "ConsumerARN": consumer.arn,

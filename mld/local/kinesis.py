@@ -126,6 +126,7 @@ class Kinesis:
         return stream
 
     def shard(self, stream: Stream, shard_id: str) -> ShardState:
+        """Return a shard of a stream. Raises KinesisError."""
         shard = stream.shard(shard_id)
         if shard is None:
             raise shard_not_found(shard_id, stream.name, self.account)
@@ -181,6 +182,7 @@ class Kinesis:
             )
 
     def delete_stream(self, ref: str, *, now: float, with_consumers: bool = False) -> None:
+        """Begin to delete a stream. Raises KinesisError if it has consumers, unless `with_consumers`."""
         stream = self.stream(ref, now)
         if any(not c.is_gone(now) for c in stream.consumers.values()) and not with_consumers:
             raise in_use(f"Stream {stream.name} under account {self.account} has registered consumers.")
@@ -188,6 +190,7 @@ class Kinesis:
             stream.gone_s = now + self.delays.delete_s
 
     def set_retention(self, ref: str, hours: int, *, increase: bool, now: float) -> None:
+        """Change the retention period of a stream."""
         stream = self.settled_stream(ref, now)
         if not 24 <= hours <= RETENTION_H_MAX:
             raise invalid(f"Retention period must be between 24 and {RETENTION_H_MAX} hours; requested: {hours} hours.")
@@ -205,6 +208,7 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def set_mode(self, ref: str, *, on_demand: bool, now: float) -> None:
+        """Make a stream provisioned or on demand."""
         stream = self.settled_stream(ref, now)
         stream.on_demand = on_demand
         stream.distributes = stream.distributes and on_demand
@@ -265,6 +269,7 @@ class Kinesis:
         return stream, after_id, None if by is None else ListFilter(FilterType(by[0]), *by[1:])
 
     def split_shard(self, ref: str, shard_id: str, new_starting_hash_key: int, *, now: float) -> None:
+        """Split a shard in two at this hash key."""
         stream = self._reshardable(ref, now)
         shard = self.shard(stream, shard_id)
         self.require_room(1, now)
@@ -326,6 +331,7 @@ class Kinesis:
         return results
 
     def get_shard_iterator(self, ref: str, shard_id: str, start: StartingPoint, *, now: float) -> str:
+        """Return an iterator for a place in a shard."""
         stream = self.data_stream(ref, now)
         shard = self.shard(stream, shard_id)
         if self.enforce and not shard.limits.admit_iterator(now):
@@ -378,6 +384,7 @@ class Kinesis:
     # --- enhanced fan-out --------------------------------------------------------------------------------------------
 
     def register_consumer(self, ref: str, name: str, *, now: float) -> Consumer:
+        """Register a consumer of a stream for enhanced fan-out."""
         stream = self.data_stream(ref, now)
         existing = self.consumers(stream.arn, now=now)
         if any(c.name == name for c in existing):

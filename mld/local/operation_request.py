@@ -35,6 +35,7 @@ class OperationRequest:
         self._fields = fields
 
     def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str | None:
+        """Return a text of the request; None if it is missing. Raises KinesisError if it is of another type or form."""
         value = self._get(key, str)
         if value is not None and pattern is not None and not pattern.fullmatch(value):
             raise validation(
@@ -47,6 +48,7 @@ class OperationRequest:
         return _needed(key, self.text(key, pattern))
 
     def integer(self, key: str, low: int, high: int) -> int | None:
+        """Return a whole number of the request; None if it is missing. Raises KinesisError if it is out of range."""
         value = self._get(key, int)
         if value is not None and not low <= value <= high:
             raise validation(
@@ -89,6 +91,7 @@ class OperationRequest:
         return otherwise if token is None else str(unpacked(kind, token)[0])
 
     def entries(self, key: str) -> list[OperationRequest]:
+        """Return the entries of a list. Raises KinesisError."""
         value = _needed(key, self._get(key, list))
         if not all(isinstance(item, dict) for item in value):
             raise KinesisError("SerializationException", f"{key} must be a list of structures.")

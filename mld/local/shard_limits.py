@@ -55,6 +55,7 @@ class ShardLimits:
         self._refuse_until = float("-inf")
 
     def admit_iterator(self, now: float) -> bool:
+        """Count a GetShardIterator call, and return whether it is allowed."""
         if not self._iterators.has(1, now):
             return False
         self._iterators.take(1)

@@ -161,6 +161,7 @@ class Consumer:
     gone_s: float | None = None
 
     def status(self, now: float) -> str:
+        """Return the status of the consumer."""
         if self.gone_s is not None:
             return "DELETING"
         return "ACTIVE" if now >= self.active_s else "CREATING"
@@ -200,6 +201,7 @@ class Stream:
         return round(self.created_s * 1000)
 
     def status(self, now: float) -> str:
+        """Return the status of the stream."""
         if self.gone_s is not None:
             return "DELETING"
         if now < self.active_s:
@@ -278,6 +280,7 @@ class Stream:
         self._starts = [s.hash_range.start for s in self._open]
 
     def _open_shard(self, hash_range: HashRange, at: float, parents: tuple[int, ...]) -> ShardState:
+        """Add an open shard."""
         index = self._next_index
         self._next_index += 1
         shard = ShardState(index, hash_range, self.sequencer.take(index), at, parents)

@@ -161,6 +161,7 @@ class Calls:
         return self.ok.failed
 
     def note(self, ok: bool, seconds: float) -> None:
+        """Note a call that succeeded or failed, and how long it took."""
         self.ok.count += 1
         if not ok:
             self.ok.failed += 1

@@ -63,7 +63,7 @@ def move(asked: Asked) -> None:
     shard, worker = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
-        """Return the plan to drain the worker, or to end the draining, with the table that has its report."""
+        """Return the plan to move the shard to the worker."""
         is_3x, now_s = await seen.reader.is_3x(), seen.reader.clock.wall()
         return plan_move(seen.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
 
@@ -79,6 +79,7 @@ def release(asked: Asked) -> None:
     """
 
     async def plan(seen: PlanInput) -> ActPlan:
+        """Return the plan to move the shard to the worker with the fewest leases."""
         reader = seen.reader
         return plan_release(seen.fleet, asked.words, reader.settings.leases.held_max, is_3x=await reader.is_3x())
 
@@ -97,6 +98,7 @@ def drain(asked: Asked, undo: bool, why: str) -> None:
     (name,) = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
+        """Return the plan to drain the worker, or to end the draining, in the table that has its report."""
         worker = known_worker(seen.fleet, name).worker
         reader, settings = seen.reader, seen.reader.settings
         place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
@@ -229,6 +231,7 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
     """
 
     async def work(app: Application) -> int:
+        """Restore the rows from the file."""
         path = Path(*asked.words)
         return await restore_from(
             app, asked, path, stream_name, from_another=from_another, may_skip=skip_forward, stop_fleet=stop_fleet

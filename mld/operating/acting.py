@@ -59,6 +59,7 @@ def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
     settings = asked.settings()
 
     async def acting() -> int:
+        """Read the table, make the plan, and show or execute it. Return the exit code."""
         async with fleet_reader(settings) as reader:
             table = await read_table(reader.calls, reader.clock)
             seen = PlanInput(reader, table, await reader.look(table.scan))

@@ -336,6 +336,7 @@ def run_on(
     settings = asked.settings()
 
     async def running() -> int:
+        """Open the application, and do the work on it."""
         name = stream
         if settings.is_multi_stream and name is None and shard is not None:
             name = stream_of_key(await with_stream(settings, shard))

@@ -157,6 +157,7 @@ def events(asked: Asked, since_s: float | None, worker: str | None, output: str)
     settings = asked.settings()
 
     async def reading() -> int:
+        """Print the history of the fleet, and return the exit code."""
         async with fleet_reader(settings) as reader:
             row = await EventsTable(reader.calls, reader.clock, Random()).read()
             first_s = reader.clock.wall() - since_s if since_s is not None else 0.0
@@ -191,9 +192,11 @@ def _look(
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
 
     async def looking() -> int:
+        """Print the listing, again and again with --watch, and return the exit code."""
         async with fleet_reader(settings, bound_s) as reader:
 
             async def look() -> tuple[FleetStatus, Sequence[FleetFault]]:
+                """Read the fleet, and find its faults."""
                 status, listed = chosen(await reader.look(), stream_name), {}
                 if probe:
                     status, listed = await probed(settings, status, bound_s), await listed_of(settings, status)
@@ -233,6 +236,7 @@ def apps(
     settings = settings_of(file or os.devnull, wanted)
 
     async def looking() -> int:
+        """Print the applications of the account, and return the exit code."""
         service_time = ServiceTime()
         async with dynamo_of(settings, service_time) as service:
             account = await look_at_account(service, LoopClock(service_time.now))

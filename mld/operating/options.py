@@ -75,8 +75,11 @@ def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
     metavar = " ".join(["[APP.properties]", *names, more]).strip()
 
     def decorate(command: F) -> F:
+        """Give the command its parameters."""
+
         @wraps(command)
         def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
+            """Call the command with its file, words and options in one `Asked`."""
             own, more_words = (words, ()) if not more else _split(words, option_file, len(names))
             file, found = file_and_words(own, option_file, *names)
             how = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}

@@ -79,6 +79,7 @@ class SparkTour(Tour):
         self.say(looked.stdout.strip())
 
     def clear(self) -> None:
+        """Remove what an earlier tour has left in the lake."""
         deadline = time.monotonic() + LAST_HOST_S
         while self._host() is not None:  # an earlier tour was killed, and its host will soon notice
             if time.monotonic() > deadline:
@@ -161,6 +162,7 @@ class SparkTour(Tour):
         return find_faults(self._wanted, found, open_shards)
 
     def _found(self) -> TourOutcome:
+        """Return what the sinks, the dead letter and the ledger have."""
         document = self._read()
         minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
         return TourOutcome(

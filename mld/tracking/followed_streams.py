@@ -198,6 +198,7 @@ class FollowedStreams(TrackedStreams):
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
         async def fill(stream: str | None) -> bool:
+            """Create the leases of one stream; return True if there may be some now."""
             async with at_once:
                 pause = asyncio.create_task(self.needs.clock.sleep(SYNC_S_MIN))
                 made = await self._fill(stream, TableScan())  # an empty scan, because the stream has no rows
@@ -214,6 +215,7 @@ class FollowedStreams(TrackedStreams):
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
         async def audit(stream: str | None, leads: bool) -> None:
+            """Audit one stream once."""
             try:
                 with working_for(stream):
                     async with at_once:

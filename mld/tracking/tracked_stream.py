@@ -175,6 +175,7 @@ class TrackedStream:
             return self._surveyed
 
     def ended(self, lease: Lease) -> None:
+        """Note that a shard has ended: its children need not wait any more, and its row may be deleted in time."""
         self._waiting_for.pop(lease.key, None)
         self._parked_because.pop(lease.key, None)
         self.needs.parents_changed.notify()

@@ -160,6 +160,7 @@ class Connection:
             return
 
     def close(self) -> None:
+        """Close the socket. Never raises."""
         try:
             self.socket.close()
         except OSError:

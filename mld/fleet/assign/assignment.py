@@ -72,6 +72,7 @@ def shuffling(rng: random.Random) -> Order:
     """Return a random order that is made lazily: a random number is drawn only for each lease that is taken."""
 
     def order(leases: list[Lease]) -> Iterator[Lease]:
+        """Yield the leases in a random order."""
         rest = list(leases)
         while rest:
             drawn = rng.randrange(len(rest))

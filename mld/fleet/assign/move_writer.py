@@ -58,6 +58,7 @@ class MoveWriter:
         written = Written()
 
         async def write_one(move: Move) -> None:
+            """Write one move, and note the outcome in `written`."""
             try:
                 answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
             except Exception as error:  # the caller raises it when all writes have ended

@@ -87,6 +87,7 @@ class ShuffleElection(LeaderDecider):
         self._next_at = self.clock.monotonic() + (later_s if self._elected else NO_OWNERS_RECHECK_S)
 
     def _announce(self, leads: bool) -> None:
+        """Note whether this worker leads; log and report each change."""
         if leads is self._leads:
             return
         self._leads = leads

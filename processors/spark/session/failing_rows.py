@@ -168,6 +168,7 @@ def telling(
     told: set[int] = set()
 
     def call(rows: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the function over some rows. If it raises during a search, find the rows by halves, and report them."""
         try:
             return function(*args, **kwargs)
         except Exception:

@@ -227,6 +227,7 @@ class ExecutorFileSink(FileSink):
         self._untried: SparkSession | None = spark
 
     def open(self) -> HighWaterMarks:
+        """See `Sink.open`. The first time, also try whether executors can write to the sink."""
         marks = super().open()
         if self._untried is not None:
             self._try_executors(self._untried)
