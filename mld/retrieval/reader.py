@@ -162,6 +162,9 @@ class ShardReader(ABC):
     async def next(self) -> Delivery:
         """Wait for the next delivery, remove it from the buffer and return it.
 
+        A caller that asks for the next delivery has processed the one before. So this call notes that the tip is
+        reached, and lets a reader whose shard was missing try again.
+
         May be cancelled; no delivery is lost then. Any other exception is due to a bug in the fetch task, or in a
         caller that asks after `EndOfShard` or `stop`.
         """
@@ -229,6 +232,7 @@ class ShardReader(ABC):
         self._budget.join()
 
     def _fetching_ended(self, _: asyncio.Task[None]) -> None:
+        """Let the consumer see the end of the fetch task, and give back the share of the memory budget."""
         self._waits_for_others()
         self._arrived.set()
         self._budget.leave()
@@ -291,6 +295,7 @@ class ShardReader(ABC):
         return arrived_ms is not None and arrived_ms / 1000 >= self._began_s + TIP_MARGIN_S
 
     def _deliver(self, delivery: Delivery, page: Page | None = None) -> None:
+        """Put a delivery into the buffer, and wake the consumer."""
         self._buffer.put(delivery, records=page.count if page else 0, data_bytes=page.data_bytes if page else 0)
         self._arrived.set()
 

@@ -262,7 +262,11 @@ def _identified(
     newest: _ByName,
     there: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
-    """Return the stream as it is to be listed; a text if it is not listed, or not yet, with the reason."""
+    """Return the stream as it is to be listed. If it cannot be listed now, return a text that says why.
+
+    `answer` is what the service has answered about the stream, `known` the stream in the present list, if it is there.
+    `newest` has the newest incarnation of each listed stream, `there` the identifiers that leases have.
+    """
     if isinstance(answer, StreamError):
         return str(answer)
     name = account_and_name(answer.arn)

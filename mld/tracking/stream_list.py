@@ -98,6 +98,11 @@ def identify(
 
     `arn` and `created_ms` come from the service, `epoch` from the settings. `listed` is the stream in the present list.
     `in_table` has the identifiers of the streams of all leases.
+
+    The epoch is the first of these that exists: that of all DynamoDB streams; the one in the settings, unless listed
+    stream or leases contradict it; the one of the listed stream; the newest one that leases have; the time at which the
+    stream was created, in seconds. If the stream was deleted and made again, the epochs of the listed stream and of the
+    leases are not used, and the new one is higher than those of all leases.
     """
     account, name = account_and_name(arn)
     if arn.split(":")[2] == "dynamodb":
@@ -205,12 +210,14 @@ def parse(row: Row) -> TrackedList:
 
 
 def _entity(found: str) -> str:
+    """Return the type of the row. Raises ValueError if it is the type of another row."""
     if found != ENTITY:
         raise ValueError("a row of another kind")
     return found
 
 
 def _streams(text: str) -> tuple[ListedStream, ...]:
+    """Return the streams in the text of the row. Raises ValueError if it is no list of streams."""
     items = json.loads(text)
     streams = {one.stream: one for one in (ListedStream(**item) for item in items)}
     if not isinstance(items, list) or len(streams) < len(items) or not all(map(_is_sound, streams.values())):
