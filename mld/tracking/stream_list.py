@@ -99,8 +99,8 @@ def identify(
     `arn` and `created_ms` come from the service, `epoch` from the settings. `listed` is the stream in the present list.
     `in_table` has the identifiers of the streams of all leases.
 
-    The epoch is the first of these that exists: that of all DynamoDB streams; the one in the settings, unless listed
-    stream or leases contradict it; the one of the listed stream; the newest one that leases have; the time at which the
+    The epoch is the first of these that exists: that of all DynamoDB streams; the one in the settings, which must not
+    contradict the listed stream and the leases; the one of the listed stream; the newest one that leases have; the time at which the
     stream was created, in seconds. If the stream was deleted and made again, the epochs of the listed stream and of the
     leases are not used, and the new one is higher than those of all leases.
     """
