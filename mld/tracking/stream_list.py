@@ -100,9 +100,9 @@ def identify(
     `in_table` has the identifiers of the streams of all leases.
 
     The epoch is the first of these that exists: that of all DynamoDB streams; the one in the settings, which must not
-    contradict the listed stream and the leases; the one of the listed stream; the newest one that leases have; the time at which the
-    stream was created, in seconds. If the stream was deleted and made again, the epochs of the listed stream and of the
-    leases are not used, and the new one is higher than those of all leases.
+    contradict the listed stream and the leases; the one of the listed stream; the newest one that leases have; the time
+    at which the stream was created, in seconds. If the stream was deleted and made again, the epochs of the listed
+    stream and of the leases are not used, and the new one is higher than those of all leases.
     """
     account, name = account_and_name(arn)
     if arn.split(":")[2] == "dynamodb":
