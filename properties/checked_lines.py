@@ -14,7 +14,7 @@ from mld.properties.conversion import convert, trim
 from mld.properties.credentials_syntax import parse_chain
 from mld.properties.key_lines import KeyLine
 from mld.properties.keytypes import NUMERIC_KINDS, Effect, Key
-from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, shown_mistake
+from mld.properties.redaction import HIDDEN, Shown, redacted, shown_mistake
 from mld.properties.references import Sources, SubstitutionError, has_file, has_reference, substitute
 from mld.properties.remarks import Level, Remark
 from mld.properties.scrubber import secrets_in
@@ -24,7 +24,7 @@ from mld.properties.settings import (
     STREAM_PREFIX,
 )
 from mld.properties.value_kinds import ValueKind
-from mld.properties.value_parsers import BadValue
+from mld.properties.value_parsers import BadValue, host_of
 
 # If the value of one of these keys is lower, Java uses this minimum and does not refuse the file.
 _RAISED_TO: dict[str, int] = {
@@ -61,6 +61,9 @@ def check(line: KeyLine, sources: Sources) -> Checked:
     if key.shown is Shown.COMMAND and has_file(line.raw):
         remedy = "let the record processor read the file itself"
         return _bad(line, "takes no ${file:…}: every user of this machine can read a command line", remedy)
+    if not key.takes_file and has_file(line.raw):
+        remedy = "write the value here, or ${NAME} and set the variable"
+        return _bad(line, "takes no ${file:…}: what is in a file may be secret, and this value is shown", remedy)
     try:
         found = substitute(line.raw, sources)
     except SubstitutionError as error:
@@ -74,12 +77,14 @@ def check(line: KeyLine, sources: Sources) -> Checked:
         value = convert(key, text)
     except BadValue as error:
         return _bad(line, _with_text(line, error.message) if text else "is empty", error.remedy)
+    if key.kind is ValueKind.URL and any(one in host_of(text) for one in found.contents):
+        return _bad(line, "takes no ${file:…} for a host: errors name it", "write the host here, or ${NAME}")
     if key.kind in NUMERIC_KINDS:
         return _check_number(line, value)
     remarks = _remarks_on_dimensions(line, value) if key.kind is ValueKind.DIMENSIONS else []
     secrets = tuple(secrets_in(key.name, key.shown, display_value(value)))
     shown = display(key, value)
-    if found.contents and (key.shown is not Shown.FULL or is_secret_key(key.name)):
+    if found.contents:
         secrets, shown = (*secrets, *found.contents), HIDDEN
     given = Given(key, value, shown, place, secrets)
     return Checked(given, (*remarks, *_remark_on_effect(line)))

@@ -33,6 +33,9 @@ _SHOWN_UNLESS_DECLARED = {
 """How values of these kinds are shown. Values of all other kinds are shown in full: numbers, or words that cannot
 contain a secret."""
 
+_HIDDEN_EVERYWHERE = (Shown.HIDDEN, Shown.ENDPOINT, Shown.PARSED, Shown.JVM_OPTIONS)
+"""Values that are shown in one of these ways are in no row, page or metric, except for the host of an endpoint."""
+
 
 class Effect(Enum):
     """Whether this version acts on a key."""
@@ -93,6 +96,8 @@ class Key:
     shown_as: Shown | None = None
     live: bool = False
     after: str = ""
+    foreign: bool = False
+    """Whether the key passes a setting on to another program, so that only its user knows whether it is secret."""
 
     def __post_init__(self) -> None:
         assert (self.choices is not None) == (self.kind in (ValueKind.CHOICE, ValueKind.CHOICES)), self.name
@@ -132,6 +137,14 @@ class Key:
     def shown(self) -> Shown:
         """How much of the key's value may be shown."""
         return self.shown_as or _SHOWN_UNLESS_DECLARED.get(self.kind, Shown.FULL)
+
+    @property
+    def takes_file(self) -> bool:
+        """Whether the value may come from a file (`${file:…}`), and so may be secret.
+
+        Names, numbers and places may not: commands, rows, pages, metrics and AWS show them.
+        """
+        return self.shown in _HIDDEN_EVERYWHERE or (self.foreign and self.shown is not Shown.COMMAND)
 
     @property
     def zero_is_unset(self) -> bool:

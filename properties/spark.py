@@ -117,15 +117,15 @@ def _key_of(name: str) -> Key | None:
     if name in _FIXED:
         return _FIXED[name]
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
-        return Key(name, TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)))
+        return Key(name, TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)), foreign=True)
     if name.startswith(SINK_PREFIX) and (match := _SINK_KEY.fullmatch(name, len(SINK_PREFIX))):
         of_names = match["property"] in ("partitionBy", "keys", "orderBy")
         shown = option_shown(match["option"]) if match["option"] else Shown.FULL if of_names else Shown.PLACE
-        return Key(name, TEXT, Section.SPARK, "", shown_as=shown)
+        return Key(name, TEXT, Section.SPARK, "", shown_as=shown, foreign=match["option"] is not None)
     if name.startswith(TABLE_PREFIX) and SINK_NAME.fullmatch(name, len(TABLE_PREFIX)):
         return Key(name, TEXT, Section.SPARK, "", shown_as=Shown.PLACE)
     if name.startswith(CATALOG_PREFIX) and (match := CATALOG_KEY.fullmatch(name, len(CATALOG_PREFIX))):
-        return Key(name, TEXT, Section.SPARK, "", shown_as=catalog_shown(match["property"]))
+        return Key(name, TEXT, Section.SPARK, "", shown_as=catalog_shown(match["property"]), foreign=True)
     return None
 
 

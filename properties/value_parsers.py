@@ -151,6 +151,11 @@ def parse_url(text: str) -> str:
     return text
 
 
+def host_of(url: str) -> str:
+    """Return host and port of a URL that `parse_url` has accepted, as they are written."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 def parse_region(text: str) -> str:
     if not _REGION.fullmatch(text):
         raise BadValue("is not a region name", "write it as eu-west-1")

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -14,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from mld.properties.loader import LoadedConfiguration
     from mld.properties.remarks import ConfigurationError
+    from mld.properties.scrubber import Scrubber
     from mld.properties.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,9 +88,11 @@ def loaded_of(file: str, overrides: Sequence[str]) -> LoadedConfiguration:
     from mld.properties.remarks import ConfigurationError
 
     try:
-        return load(file, overrides, os.environ)
+        loaded = load(file, overrides, os.environ)
     except ConfigurationError as error:
         complain(error)
+    scrubber().hide(loaded.secrets)
+    return loaded
 
 
 def open_standard_streams() -> None:
@@ -116,12 +120,28 @@ def leave_terminal() -> None:
     os.dup2(nothing, 2)
 
 
-def say(text: str) -> None:
-    """Print one line on stderr, without secrets and line breaks that the text may contain."""
-    from mld.properties.printable import printable
+@cache
+def scrubber() -> Scrubber:
+    """Return what hides secrets in errors that this command prints: those of its properties file, and others by their
+    place.
+    """
     from mld.properties.scrubber import Scrubber
 
-    click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
+    return Scrubber()
+
+
+def terminal_text(text: str) -> str:
+    """Return `text`, which anybody may have written, as one line for a terminal: without secrets, and with everything
+    escaped that ends a line or controls the terminal.
+    """
+    from mld.properties.printable import printable
+
+    return printable(scrubber()(text))
+
+
+def say(text: str) -> None:
+    """Print one line on stderr, fit for a terminal."""
+    click.echo(f"mld: {terminal_text(text)}", err=True)
 
 
 def say_what_is_logged() -> None:
@@ -138,10 +158,8 @@ def say_what_is_logged() -> None:
 
 def complain(error: ConfigurationError) -> NoReturn:
     """Print each problem on its own line and a hint how to see more, then exit with 2."""
-    from mld.properties.printable import printable
-
     click.echo("mld: the configuration cannot be used:", err=True)
     for problem in error.problems:
-        click.echo(f"  {printable(str(problem))}", err=True)
+        click.echo(f"  {terminal_text(str(problem))}", err=True)
     click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
     sys.exit(EXIT_CONFIGURATION)

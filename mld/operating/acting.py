@@ -18,7 +18,7 @@ import click
 from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say, scrubber
 from mld.metrics.events import Event, EventKind
 from mld.operating.backup import forget, save_rows, saved_file
 from mld.operating.command_ends import finish
@@ -30,7 +30,6 @@ from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, Fate, Outcome, RawTable
 from mld.operating.table_access import Report, carry_out, read_table
 from mld.properties.printable import printable
-from mld.properties.scrubber import Scrubber
 
 DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
 
@@ -87,7 +86,7 @@ async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Seq
     text = plan.title if done == len(outcomes) else f"{plan.title} ({done} of {len(outcomes)} rows written)"
     event = Event(EventKind.ACT, text, worker=f"{user_name()}@{gethostname()}", at_s=int(clock.wall()))
     try:
-        await EventsTable(calls, clock, Random()).append((fit(event, Scrubber()),), makes=False)
+        await EventsTable(calls, clock, Random()).append((fit(event, scrubber()),), makes=False)
     except Exception as error:
         survived(error, "noting an act")
 

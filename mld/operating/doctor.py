@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mld.core.disks import DiskPlace
+from mld.core.terminal import scrubber
 from mld.operating import findings
 from mld.operating.examination import Examination, ProbeEnded
 from mld.operating.findings import Diagnosis, Health
 from mld.operating.machine_probe import MachineProbe
 from mld.operating.stream_probe import StreamProbe
 from mld.operating.table_probe import TableProbe
-from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel, MetricsOutput
 
@@ -38,7 +38,7 @@ class Doctor:
         await exam.run(machine.programs())
         exam.found += [*machine.dead_letter(), *await asyncio.to_thread(machine.disks), machine.files()]
         exam.found += await asyncio.to_thread(lambda: list(machine.daemons_here()))
-        scrub = Scrubber()
+        scrub = scrubber()
         found = findings.with_one_remedy(exam.found)
         return [replace(one, words=scrub(one.words), remedy=scrub(one.remedy)) for one in found]
 

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mld.core.errors import MldError
+from mld.core.terminal import scrubber
 from mld.operating.listings import Listing
 from mld.operating.naming import with_short_ids
 from mld.properties.printable import printable
-from mld.properties.scrubber import Scrubber
 
 PLAIN_WIDTH = 200  # width in columns if stdout is no terminal
 UNBOUNDED_WIDTH = 10_000
@@ -70,7 +70,7 @@ async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> No
             try:
                 listing, looked_at, trouble = await look(), time.localtime(), ""
             except (MldError, OSError) as error:
-                trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', looked_at)}: {Scrubber()(str(error))}"
+                trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', looked_at)}: {scrubber()(str(error))}"
 
 
 def _screen(listing: Listing, trouble: str, console: Console) -> Group:

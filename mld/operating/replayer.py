@@ -265,8 +265,8 @@ def _tell(done: Replayer) -> int:
 
 
 class _ChildWords(logging.Handler):
-    """Prints the child's stderr as it is, and of the log the warnings and the lines of the child's stdout that are not
-    answers. The rest of the log is not printed.
+    """Prints the child's stderr, which may quote records, fit for a terminal. Of the log it prints the warnings, and the
+    lines of the child's stdout that are not answers.
     """
 
     def __enter__(self) -> None:
@@ -283,6 +283,6 @@ class _ChildWords(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "action", "") == CHILD_STDERR:
-            click.echo(record.getMessage(), err=True)
+            click.echo(printable(record.getMessage()), err=True)
         elif record.levelno >= logging.WARNING or getattr(record, "action", "") == CHILD_STDOUT:
             click.echo(f"mld: {printable(record.getMessage())}", err=True)

@@ -16,9 +16,9 @@ from tests.unit.test_service_unit import settings
 
 def test_the_printed_unit_starts_reloads_and_stops_the_daemon(make_world: MakeWorld, tmp_path: Path) -> None:
     world = make_world(shards=2)
-    (tmp_path / "secret").write_text("us-east-1\n")
-    region = "${file:${CREDENTIALS_DIRECTORY}/secret}"
-    keys = world.keys("w1", world.recorder(), {"regionName": region, "shutdownGraceMillis": 4000})
+    (tmp_path / "secret").write_text("T0KEN\n")
+    hook = "http://127.0.0.1:9/${file:${CREDENTIALS_DIRECTORY}/secret}"
+    keys = world.keys("w1", world.recorder(), {"mld.notify": hook, "shutdownGraceMillis": 4000})
     daemon = Daemon(tmp_path, keys)
     printed = subprocess.run(
         [MLD, "systemd-unit", daemon.file], capture_output=True, text=True, check=True, cwd=tmp_path

@@ -8,11 +8,14 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from mld.core.terminal import say, say_what_is_logged
+from mld.core.terminal import loaded_of, say, say_what_is_logged, scrubber
+from mld.operating.replayer import CHILD_STDERR, _ChildWords
 from tests.support.patience import PATIENCE_S
+from tests.unit.properties.conftest import MINIMUM
 
 HOSTILE = "row \x1b[2J\x1b]0;title\x07 of\nmld: all is well \x9b31m \u202e"
 
@@ -83,3 +86,22 @@ def test_a_shell_that_completes_gives_nobody_a_terminal_to_ask_at() -> None:
     finally:
         os.close(leader)
         os.close(follower)
+
+
+def test_a_child_that_is_replayed_steers_no_terminal_by_quoting_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    with _ChildWords():
+        logging.getLogger("mld.consumer").info(HOSTILE, extra={"action": CHILD_STDERR})
+    said = capsys.readouterr().err
+    assert said.startswith("row \\x1b") and said[:-1].isprintable()
+
+
+def test_an_error_does_not_show_what_the_properties_file_took_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "secret").write_text("pl4nted-Zq7+x")
+    file = tmp_path / "app.properties"
+    file.write_text(f"{MINIMUM}mld.notify=https://h/${{file:{tmp_path}/secret}}\n")
+    loaded_of(str(file), ())
+    say("refused: pl4nted-Zq7+x")
+    scrubber.cache_clear()
+    assert capsys.readouterr().err == "mld: refused: ***\n"

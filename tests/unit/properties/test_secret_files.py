@@ -7,15 +7,24 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mld.cli import commands
 from mld.logging.logs import TextFormatter
+from mld.properties import keys
 from mld.properties.loader import SECRET_BYTES_MAX
 from mld.properties.scrubber import Scrubber
-from tests.unit.properties.conftest import Configure, problems
+from mld.properties.spark_keys import KEYS as SPARK_KEYS
+from mld.properties.value_kinds import ValueKind
+from tests.unit.properties.conftest import MINIMUM, Configure, problems
 
 SECRET = "pl4nted-Zq7+x"
 PROXY = "kinesisClient.proxyUrl=http://me:${{file:{}}}@proxy:3128"
-EXTERNAL_ID = "AwsCredentialsProvider=StsAssumeRoleCredentialsProvider|arn:aws:iam::1:role/r|s|externalId=${{file:{}}}"
+ROLE = "StsAssumeRoleCredentialsProvider|arn:aws:iam::1:role/r|s"
+EXTERNAL_ID = f"AwsCredentialsProvider={ROLE}|externalId=${{{{file:{{}}}}}}"
+TAKING = {key.name: key.kind for key in (*keys.KEYS, *SPARK_KEYS) if key.takes_file and "<" not in key.name}
+REFUSING = {key.name for key in (*keys.KEYS, *SPARK_KEYS) if "<" not in key.name} - {*TAKING}
+REFUSING |= {"mld.spark.sink.out.path", "mld.spark.sink.out.partitionBy", "mld.spark.table.t"}
 
 
 @pytest.fixture
@@ -27,14 +36,14 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("orders", "orders"), ("orders\n", "orders"), ("orders\r\n", "orders"), ("${HOME}", "${HOME}"), ("a b", "a b")],
+    [("orders", "orders"), ("orders\n", "orders"), ("orders\r\n", "orders"), ("${HOME}", "${HOME}"), ("a,b", "a,b")],
 )
 def test_the_content_is_the_value_without_its_line_break_and_is_not_substituted(
     configure: Configure, secret: Path, content: str, expected: str
 ) -> None:
     secret.write_bytes(content.encode())
-    loaded = configure(f"tableName=${{file:{secret}}}", env={"HOME": "/root"})
-    assert loaded.settings.lease_table.name == expected
+    loaded = configure(f"mld.notify=https://h/${{file:{secret}}}", env={"HOME": "/root"})
+    assert loaded.settings.serving.notify == f"https://h/{expected}"
 
 
 def test_a_credential_of_systemd_is_found_by_its_directory(configure: Configure, secret: Path) -> None:
@@ -56,12 +65,40 @@ def test_a_secret_is_used_and_shown_nowhere(configure: Configure, secret: Path, 
     assert SECRET not in repr(loaded)
 
 
-def test_a_name_from_a_file_is_no_secret(configure: Configure, secret: Path) -> None:
-    secret.write_text("orders")
-    loaded = configure(f"tableName=${{file:{secret}}}")
-    assert loaded.secrets == ()
-    (row,) = (row for row in loaded.effective if row.key == "tableName")
-    assert row.value == "orders"
+@pytest.mark.parametrize("key", sorted(REFUSING))
+def test_what_is_shown_anywhere_comes_from_no_file(configure: Configure, secret: Path, key: str) -> None:
+    (problem, *_) = problems(lambda: configure(f"{key}=${{file:{secret}}}", without=[key]))
+    assert problem.startswith(f"{key} takes no ${{file:…}}") and SECRET not in problem
+    (problem, *_) = problems(lambda: configure(f"{key}=x${{file:/dev/zero}}", without=[key]))
+    assert problem.startswith(f"{key} takes no ${{file:…}}"), "and the file is not even read"
+
+
+def test_the_host_of_an_address_comes_from_no_file(configure: Configure, secret: Path) -> None:
+    secret.write_text("h1dden-host")
+    for key in ("kinesisEndpoint", "kinesisClient.proxyUrl", "mld.notify"):
+        for url in ("https://${{file:{}}}/x", "https://a.${{file:{}}}.b:1/x"):
+            (problem,) = problems(lambda key=key, url=url: configure(f"{key}={url.format(secret)}"))  # type: ignore[misc]
+            assert problem.startswith(f"{key} takes no ${{file:…}} for a host") and "h1dden" not in problem
+    secret.write_text("https://hooks.example.com/services/T0KEN")
+    assert configure(f"mld.notify=${{file:{secret}}}").settings.serving.notify == secret.read_text()
+
+
+COMMANDS = (["check"], ["check", "--all"], ["check", "--json"], ["iam-policy"], ["table"], ["table", "--cloudformation"],
+            ["alerts"], ["alerts", "--cloudwatch"], ["dashboard"], ["systemd-unit"])  # fmt: skip
+
+
+@pytest.mark.parametrize("key", sorted(TAKING))
+def test_no_command_shows_what_is_in_a_file(secret: Path, tmp_path: Path, key: str) -> None:
+    forms = {ValueKind.URL: "https://u:FILE@h/FILE?x=FILE", ValueKind.CREDENTIALS: f"{ROLE}|externalId=FILE"}
+    form = "https://h/FILE?x=FILE" if key == "mld.notify" else forms.get(TAKING[key], "xFILE")
+    file = tmp_path / "app.properties"
+    minimum = MINIMUM.replace("=child", "=/bin/cat")
+    lines = [line for line in minimum.splitlines() if line.partition("=")[0] != key]
+    file.write_text("\n".join([*lines, f"{key}={form.replace('FILE', f'${{file:{secret}}}')}"]))
+    for command in COMMANDS:
+        result = CliRunner().invoke(commands, [*command, str(file)], prog_name="mld")
+        assert result.exit_code in (0, 1), result.output
+        assert SECRET not in result.output, command
 
 
 def test_a_program_takes_none_as_everybody_could_read_it(configure: Configure, secret: Path) -> None:
@@ -110,4 +147,4 @@ def test_a_file_that_may_not_be_read_is_refused(configure: Configure, secret: Pa
 
 
 def test_an_open_reference_is_refused(configure: Configure) -> None:
-    assert "no NAME}" in problems(lambda: configure("tableName=${file:/run/secrets/x"))[0]
+    assert "no NAME}" in problems(lambda: configure("mld.notify=${file:/run/secrets/x"))[0]
