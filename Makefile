@@ -121,6 +121,12 @@ test-image: $(DEV)
 	  -f deploy/Dockerfile --target $$target -t mld-built-$$target . || exit; done
 	MLD_IMAGE=localhost/mld-built $(BIN)/python -m pytest --timeout 900 -k podman tests/acceptance/test_image.py $(PYTEST_ARGS)
 
+# The chart of deploy/helm, rendered by Helm, which is built by Go first (some minutes).
+.PHONY: test-chart
+test-chart: $(DEV) test-deploy-tools
+	$(BIN)/python -m tests.support.make_chart_tools
+	MLD_CHART=1 $(BIN)/python -m pytest tests/acceptance/test_chart.py $(PYTEST_ARGS)
+
 # Beside real Java workers, 3.1.3 and 3.5.1: needs a JDK 17, Maven, 2 GB of memory and over two hours. One case, one version:
 # INTEROP_ARGS="-k split", INTEROP_ARGS="-k 3.5.1"
 .PHONY: interop

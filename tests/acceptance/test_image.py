@@ -21,7 +21,7 @@ from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import ROOT, Daemon, until
 from tests.support.image import PREFIX, children_of, may_unshare
 from tests.support.patience import PATIENCE_S
-from tests.unit.test_deploy import manifest
+from tests.unit.test_deploy import PROPERTIES
 
 pytestmark = pytest.mark.full
 UID = 10001
@@ -42,8 +42,7 @@ exec python -m mld.processors.archive /tmp/archive
 """
 
 
-def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image: Path, tmp_path: Path) -> None:
-    (tmp_path / "app.properties").write_text(manifest("configmap.yaml")["data"]["app.properties"])
+def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image: Path) -> None:
     python = image / "opt/mld/bin/python"
 
     def run(*words: object) -> str:
@@ -52,8 +51,8 @@ def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image
         return done.stdout
 
     assert re.match(r"mld \d", run("-m", "mld", "--version"))
-    assert "0 error(s)" in run("-m", "mld", "check", tmp_path / "app.properties")
-    assert "ExecStart" in run("-m", "mld", "systemd-unit", tmp_path / "app.properties")
+    assert "0 error(s)" in run("-m", "mld", "check", PROPERTIES)
+    assert "ExecStart" in run("-m", "mld", "systemd-unit", PROPERTIES)
     run("-c", "import prometheus_client, mld.serving.web_pages, mld.processors.sdk, mld.processors.zygote")
     packages = run("-m", "pip", "list", "--format", "freeze")
     assert not re.search(r"(?i)^(moto|pytest|pyspark)=", packages, re.MULTILINE)

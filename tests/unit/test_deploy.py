@@ -1,4 +1,6 @@
-"""What is in deploy/: one truth in the Dockerfile, the manifests, the properties and the table of metrics."""
+"""What is in deploy/: one truth in the Dockerfile, the manifests, the chart, the task definition, the properties and
+the table of metrics.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
 import yaml
+from botocore.validate import ParamValidator
+from jsonschema import Draft7Validator
 
+from mld import __version__
+from mld.operating.alert_rules import cloudformation_alarms
 from mld.operating.service_unit import STOP_MARGIN_S
 from mld.properties.loader import LoadedConfiguration, load
 from tests.support.locked import LOCKS, environment_of
@@ -21,7 +28,9 @@ from tests.support.servers import require
 ROOT = LOCKS.parent
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
-OF_OTHERS = {"kustomization.yaml", "keda.yaml"}
+CHART = DEPLOY / "helm"
+PROPERTIES = KUBERNETES / "app.properties"
+OF_OTHERS = {"kustomization.yaml", "keda.yaml", "keda-cloudwatch.yaml", "podmonitor.yaml"}
 """What is not of Kubernetes itself."""
 
 
@@ -48,9 +57,8 @@ def container(pod: Any) -> Any:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> LoadedConfiguration:
-    (tmp_path / "app.properties").write_text(manifest("configmap.yaml")["data"]["app.properties"])
-    return load(tmp_path / "app.properties", (), {"POD_NAME": "mld-7d9f-abcde"})
+def loaded() -> LoadedConfiguration:
+    return load(PROPERTIES, (), {"POD_NAME": "mld-7d9f-abcde"})
 
 
 # --- the image --------------------------------------------------------------------------------------------------------
@@ -119,7 +127,7 @@ def test_kubernetes_knows_every_field(version: str, tmp_path: Path) -> None:
     validate = environment_of("deploy") / "bin" / "kubernetes-validate"
     require(validate.is_file(), "kubernetes-validate")
     files = [path for path in sorted(KUBERNETES.glob("*.yaml")) if path.name not in OF_OTHERS]
-    assert len(files) == 5
+    assert len(files) == 4
 
     def judge(*paths: Path) -> subprocess.CompletedProcess[str]:
         command = [str(validate), "--strict", "--kubernetes-version", version, *map(str, paths)]
@@ -151,8 +159,16 @@ def test_the_scaling_of_keda_is_that_of_an_autoscaler() -> None:
 
 
 def test_every_manifest_is_applied_or_named() -> None:
-    listed = manifest("kustomization.yaml")["resources"]
-    assert sorted([*listed, *OF_OTHERS]) == sorted(path.name for path in KUBERNETES.iterdir())
+    kustomization = manifest("kustomization.yaml")
+    (generated,) = kustomization["configMapGenerator"]
+    assert sorted([*kustomization["resources"], *generated["files"], *OF_OTHERS]) == sorted(
+        path.name for path in KUBERNETES.iterdir()
+    )
+    (image,) = kustomization["images"]
+    assert image["name"] == manifest("deployment.yaml")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image["newTag"] == __version__
+    about_podmonitor = (KUBERNETES / "podmonitor.yaml").read_text()
+    assert "prometheus.io/" in about_podmonitor  # whoever applies it takes the annotations away
 
 
 def test_the_properties_are_good_and_the_pod_gives_a_stop_more_time_than_it_takes(
@@ -171,7 +187,9 @@ def test_probes_ask_what_the_daemon_serves(loaded: LoadedConfiguration, containe
     (port,) = container["ports"]
     annotations = manifest("deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
     assert {port["containerPort"], int(annotations["prometheus.io/port"])} == {loaded.settings.serving.http.port}
-    assert {word: container[word]["httpGet"]["path"] for word in ("livenessProbe", "readinessProbe")} == {
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    assert {word: container[word]["httpGet"]["path"] for word in probes} == {
+        "startupProbe": "/livez",
         "livenessProbe": "/livez",
         "readinessProbe": "/readyz",
     }
@@ -205,7 +223,11 @@ def test_names_and_labels_agree(pod: Any) -> None:
     ]
     assert pod["serviceAccountName"] == manifest("serviceaccount.yaml")["metadata"]["name"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert volumes["configuration"]["configMap"]["name"] == manifest("configmap.yaml")["metadata"]["name"]
+    (generated,) = manifest("kustomization.yaml")["configMapGenerator"]
+    assert volumes["configuration"]["configMap"]["name"] == generated["name"]
+    (scraped,) = manifest("podmonitor.yaml")["spec"]["podMetricsEndpoints"]
+    assert scraped["port"] == pod["containers"][0]["ports"][0]["name"]
+    assert manifest("podmonitor.yaml")["spec"]["selector"]["matchLabels"].items() <= labels.items()
     directory = next(m["mountPath"] for m in pod["containers"][0]["volumeMounts"] if m["name"] == "configuration")
     assert pod["containers"][0]["args"][-1] == f"{directory}/app.properties"
 
@@ -222,10 +244,107 @@ def test_keda_scales_the_deployment_by_a_metric_that_exists(loaded: LoadedConfig
     assert query[2] == loaded.settings.application_name
 
 
+def test_keda_asks_cloudwatch_for_a_metric_that_is_sent_under_these_dimensions(loaded: LoadedConfiguration) -> None:
+    authentication, scaled = yaml.safe_load_all((KUBERNETES / "keda-cloudwatch.yaml").read_text())
+    spec, by_prometheus = scaled["spec"], manifest("keda.yaml")["spec"]
+    (trigger,) = spec["triggers"]
+    asked = trigger["metadata"]
+    assert all(isinstance(value, str) for value in asked.values())
+    alarm = json.loads(cloudformation_alarms(loaded.settings, 86_400))["Resources"]["Behind"]["Properties"]
+    names, values = asked["dimensionName"].split(";"), asked["dimensionValue"].split(";")
+    assert [{"Name": name, "Value": value} for name, value in zip(names, values, strict=True)] == alarm["Dimensions"]
+    assert (asked["namespace"], asked["metricName"], asked["metricStat"]) == (
+        alarm["Namespace"],
+        alarm["MetricName"],
+        alarm["Statistic"],
+    )
+    assert int(asked["targetMetricValue"]) == 1000 * int(by_prometheus["triggers"][0]["metadata"]["threshold"])
+    assert f"\nregionName = {asked['awsRegion']}\n" in PROPERTIES.read_text()
+    assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    assert {key: spec[key] for key in spec if key not in ("triggers", "pollingInterval")} == {
+        key: by_prometheus[key] for key in by_prometheus if key not in ("triggers", "pollingInterval")
+    }
+
+
+# --- the chart, as far as it can be judged without helm: tests/acceptance/test_chart.py renders it ------------------
+
+
+def test_the_chart_has_the_version_of_mld_and_the_properties_of_the_manifests() -> None:
+    chart, values = (
+        yaml.safe_load((CHART / "Chart.yaml").read_text()),
+        yaml.safe_load((CHART / "values.yaml").read_text()),
+    )
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert values["properties"] == PROPERTIES.read_text()
+
+
+def test_every_value_of_the_chart_is_in_its_schema_and_used() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    Draft7Validator(schema).validate(values)
+    assert not Draft7Validator(schema).is_valid({"replica": 3})
+    assert set(values) == set(schema["properties"]) - {"global"}
+    used = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    assert [name for name in values if f".Values.{name}" not in used] == []
+    assert set(re.findall(r"\.Values\.(\w+)", used)) == set(values)
+
+
+# --- ECS --------------------------------------------------------------------------------------------------------------
+
+
+def task_definition() -> Any:
+    return json.loads((DEPLOY / "ecs" / "task-definition.json").read_text())
+
+
+def faults_of_task(task: Any) -> str:
+    """What boto3 would refuse of a call of RegisterTaskDefinition."""
+    service = botocore.session.get_session().get_service_model("ecs")
+    shape = service.operation_model("RegisterTaskDefinition").input_shape
+    return str(ParamValidator().validate(task, shape).generate_report())
+
+
+def test_the_task_definition_is_what_ecs_takes() -> None:
+    task = task_definition()
+    assert faults_of_task(task) == ""
+    task["containerDefinitions"][0]["stopTimout"] = 60
+    assert 'Unknown parameter in containerDefinitions[0]: "stopTimout"' in faults_of_task(task)
+
+
+def as_template(task: Any) -> Any:
+    """The task as a template of CloudFormation has it: the names of its fields in capitals."""
+    if isinstance(task, list):
+        return [as_template(one) for one in task]
+    if not isinstance(task, dict):
+        return task
+    return {name if "-" in name else name[0].upper() + name[1:]: as_template(one) for name, one in task.items()}
+
+
+@pytest.mark.full
+def test_cfn_lint_takes_the_task_definition(tmp_path: Path) -> None:
+    tool = environment_of("checkers") / "bin" / "cfn-lint"
+    require(tool.is_file(), "cfn-lint (`make test-checkers`)")
+
+    def said(task: Any) -> str:
+        template = {"Resources": {"Task": {"Type": "AWS::ECS::TaskDefinition", "Properties": as_template(task)}}}
+        (tmp_path / "template.json").write_text(json.dumps(template))
+        command = [str(tool), "--regions", "eu-west-1", "--", str(tmp_path / "template.json")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout + done.stderr
+
+    assert said(task_definition()) == ""
+    assert "memory" in said(task_definition() | {"memory": "9000"}).lower()  # no size of Fargate
+
+
+def test_the_task_writes_only_where_the_image_does() -> None:
+    [container] = task_definition()["containerDefinitions"]
+    assert container["readonlyRootFilesystem"] is True
+    assert [mount["containerPath"] for mount in container["linuxParameters"]["tmpfs"]] == ["/tmp"]
+    assert container["linuxParameters"]["capabilities"] == {"drop": ["ALL"]}
+
+
 def test_the_task_of_ecs_gives_a_stop_its_time_and_asks_as_the_image_does(loaded: LoadedConfiguration) -> None:
     page = (ROOT / "docs" / "use" / "ecs.md").read_text("utf-8")
-    [task] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    [container] = json.loads(task)["containerDefinitions"]
+    [container] = task_definition()["containerDefinitions"]
     settings = loaded.settings
     longest_s = settings.shutdown_grace_s + 2 * settings.child.stop_timeout_s + STOP_MARGIN_S
     assert f"{longest_s:g} s." in page
