@@ -110,6 +110,32 @@ def test_the_image_runs_the_daemon_for_a_user_without_rights_below_an_init() -> 
     assert found[-1] == ("USER", "10001:10001")
 
 
+def test_the_image_names_its_version_and_its_origin() -> None:
+    (labels,) = (rest for word, rest in dockerfile() if word == "LABEL")
+    said = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', labels))
+    assert said["version"] == __version__
+    assert (said["source"], said["revision"]) == ("${URL}", "${REVISION}")
+    assert set(said) == {"title", "description", "licenses", "version", "source", "revision"}
+
+
+def test_the_release_builds_every_image_for_both_architectures_with_its_attestations() -> None:
+    jobs: Any = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    targets = {rest.partition(" AS ")[2] for word, rest in dockerfile() if word == "FROM" and "base AS" in rest}
+    made = {(one["target"], one["platform"]) for one in jobs["image"]["strategy"]["matrix"]["include"]}
+    assert made == {(target, platform) for target in targets for platform in ("amd64", "arm64")}
+    assert set(jobs["manifest"]["strategy"]["matrix"]["target"]) == targets
+    (build,) = (step["run"] for step in jobs["image"]["steps"] if "buildx build" in step.get("run", ""))
+    for option in (
+        "--sbom=true",
+        "--provenance=mode=max",
+        '--build-arg URL="$URL"',
+        '--build-arg REVISION="$REVISION"',
+    ):
+        assert option in build
+    arguments = {rest.partition("=")[0] for word, rest in dockerfile() if word == "ARG"}
+    assert {"URL", "REVISION"} <= arguments
+
+
 @pytest.mark.full
 def test_hadolint_finds_nothing() -> None:
     hadolint = environment_of("deploy") / "bin" / "hadolint"
