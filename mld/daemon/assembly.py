@@ -23,6 +23,7 @@ from mld.leases.lease import ShardStatus, status_of
 from mld.leases.table import StoredTable
 from mld.leases.table_view import TableView
 from mld.leases.taker import LeaseTaker
+from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.retrieval.prefetch import Budget
@@ -116,7 +117,7 @@ def assemble(
 
 
 def _status_of_shard(metrics: Metrics, clock: Clock, key: str) -> ShardStatus | None:
-    return status_of(metrics.shards.get(key), clock.wall())
+    return status_of(metrics.shards.get(key), Instant(clock.monotonic(), clock.wall()))
 
 
 def _streams(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from mld.core.positions import Position
 from mld.core.streams import HashRange
+from mld.metrics.declaring import Instant
 from mld.metrics.shard import ShardMetrics
 
 
@@ -44,6 +45,18 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildFigures:
+    """What a shard's child does, as its holder measured it."""
+
+    records_per_s: float | None
+    """Records given to the child, rounded to a tenth; None before the second measurement."""
+    busy_s: int | None
+    """Age of the batch that the child has; None if it has none."""
+    restarts: int
+    """Restarts of the child since the holder got the lease."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardStatus:
     """The state of a shard, which its holder writes into the row with each renewal. It is for people: no decision uses
     it.
@@ -62,6 +75,8 @@ class ShardStatus:
     unknown."""
     trend: str | None = None
     """Lag in the last hour, see `metrics.shard.Trend`; None if unknown."""
+    child: ChildFigures | None = None
+    """None if the holder, such as an earlier version of mld, does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +171,22 @@ def loads_of(leases: Iterable[Lease]) -> Counter[str]:
     return counts
 
 
-def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
-    """Return the status of a shard at `wall_s` (epoch seconds) from its metrics; None if it has none."""
+def status_of(part: ShardMetrics | None, at: Instant) -> ShardStatus | None:
+    """Return the status of a shard from its metrics; None if it has none."""
     if part is None:
         return None
-    lag_ms, why = part.lag_ms(wall_s), part.why_at(wall_s)
-    trend = part.trend.noted(lag_ms, wall_s)
-    return ShardStatus(part.activity_at(wall_s).value, int(wall_s), lag_ms, part.delivered, why, trend)
+    lag_ms, why = part.lag_ms(at.wall_s), part.why_at(at.wall_s)
+    trend = part.trend.noted(lag_ms, at.wall_s)
+    activity = part.activity_at(at.wall_s).value
+    return ShardStatus(activity, int(at.wall_s), lag_ms, part.delivered, why, trend, child_figures(part, at))
+
+
+def child_figures(part: ShardMetrics, at: Instant) -> ChildFigures:
+    """Return the figures of a shard's child from the shard's metrics."""
+    rate, busy_s = part.records_per_s, part.busy_s(at)
+    return ChildFigures(
+        None if rate is None else round(rate, 1), None if busy_s is None else int(busy_s), int(part.restarts.total)
+    )
 
 
 def read_to_s(lease: Lease) -> float | None:

@@ -23,7 +23,7 @@ from mld.core.errors import TableError
 from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
+from mld.leases.lease import ChildFigures, Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
 from mld.metrics.trend import TREND_STEPS
 
@@ -67,8 +67,8 @@ RESTART = "mldRestart"
 PINNED_UNTIL = "mldPinnedUntil"
 """Added by mld: the time (epoch seconds) until which no mld leader moves the lease to balance the load."""
 
-STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy", "mldTrend")
-STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND = STATUS
+STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy", "mldTrend", "mldChild")
+STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND, CHILD = STATUS
 """Added by mld: the holder's status for people, see `lease.ShardStatus`. Java workers preserve these."""
 
 UNKNOWN_KEY = "(no leaseKey)"
@@ -82,6 +82,8 @@ FAILURES_KEPT_MAX = 10**9  # the highest count of failures; restarts every 5 min
 WORDS_CHARACTERS_MAX = 200  # the longest text of an operator that is kept
 LEFT_OUT_MAX = 100
 _RECORD = re.compile(r"[0-9]{1,129}(/[0-9]{1,19})?", re.ASCII)
+_CHILD_TEXT = re.compile(r"([0-9]{1,12}) (-|[0-9]{1,12}\.[0-9]) (-|[0-9]{1,12}) ([0-9]{1,12})", re.ASCII)
+NO_FIGURE = "-"
 _PLACEHOLDER = re.compile(r"#(\w+)")
 WHY_CHARACTERS_MAX = 200  # the longest text about an error; it keeps the row within one write unit
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that `datetime` can express
@@ -387,6 +389,7 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
         (DELIVERED, "S", status.delivered),
         (WHY, "S", status.why and status.why[:WHY_CHARACTERS_MAX]),
         (TREND, "S", status.trend),
+        (CHILD, "S", status.child and _child_text(status.at_s, status.child)),
     )
     return {name: {kind: str(value)} for name, kind, value in entries if value not in (None, "")}
 
@@ -398,7 +401,16 @@ def _status(row: Row) -> ShardStatus | None:
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:
         return None
-    return ShardStatus(activity, at_s, _BEHIND.read(row), _DELIVERED.read(row), _WHY.read(row), _TREND.read(row))
+    child_at_s, child = _CHILD.read(row) or (None, None)
+    return ShardStatus(
+        activity,
+        at_s,
+        _BEHIND.read(row),
+        _DELIVERED.read(row),
+        _WHY.read(row),
+        _TREND.read(row),
+        child if child_at_s == at_s else None,
+    )
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:
@@ -446,4 +458,28 @@ def _delivered(found: str) -> Position:
 
 _NOTE = OwnAttribute(FAILING, "M", _note, failing_value(Failing(2, 1_763_661_600, TRIM_HORIZON, 1, SHARD_END))["M"])
 _LEFT_OUT = OwnAttribute(LEFT_OUT, "SS", _records, ["4903905", "4903905/7"])
+
+
+def _child_text(at_s: int, child: ChildFigures) -> str:
+    """Return the figures of a child as the text of the attribute CHILD.
+
+    The text begins with the time of the status. A holder with an earlier version of mld leaves the attribute as it is,
+    and only by its time readers know that the figures are not that holder's.
+    """
+    rate = NO_FIGURE if child.records_per_s is None else f"{child.records_per_s:.1f}"
+    busy = NO_FIGURE if child.busy_s is None else str(child.busy_s)
+    return f"{at_s} {rate} {busy} {child.restarts}"
+
+
+def _child(text: str) -> tuple[int, ChildFigures]:
+    """Return the time and the figures in such a text. Raises ValueError if it is damaged."""
+    if (found := _CHILD_TEXT.fullmatch(text)) is None:
+        raise ValueError("not four figures")
+    at_s, rate, busy, restarts = found.groups()
+    return int(at_s), ChildFigures(
+        None if rate == NO_FIGURE else float(rate), None if busy == NO_FIGURE else int(busy), int(restarts)
+    )
+
+
 _DELIVERED = OwnAttribute(DELIVERED, "S", _delivered, "4903905/7")
+_CHILD = OwnAttribute(CHILD, "S", _child, "1763661600 475.3 5 2")

@@ -187,6 +187,10 @@ class ShardMetrics:
         JavaMetric(PROCESS, "RecordsProcessed", COUNT, S, SHARD),
     )
     """The number of records in each batch."""
+    records_per_s: float | None = field(init=False, default=None)
+    """Records given to the child, per second, between the last two calls of `sample`; None before the second call."""
+    _sampled: tuple[float, float] | None = field(init=False, default=None)
+    """Number of records at the last call of `sample`, and its time."""
     record_bytes: Spread = total(
         "mld_record_bytes_total",
         "Payload bytes given to the child.",
@@ -354,6 +358,13 @@ class ShardMetrics:
         if not self.outstanding:
             self.oldest_wall_s = None
             self.on_tip(self.key, True)
+
+    def sample(self, now: float) -> None:
+        """Compute `records_per_s` anew. Called every few seconds."""
+        records, sampled = self.batches.total, self._sampled
+        if sampled is not None and now > sampled[1]:
+            self.records_per_s = (records - sampled[0]) / (now - sampled[1])
+        self._sampled = records, now
 
     def handed_over(self, now: float) -> None:
         """Note that a batch is given to the child."""

@@ -41,7 +41,7 @@ from mld.operating.shard_view import (
 from mld.operating.verdicts import counts, general_faults, own_faults_steps, why_not
 from mld.properties.scrubber import Scrubber
 from mld.serving.json_pieces import Document, in_pieces
-from mld.serving.status import RecordRates, StatusView
+from mld.serving.status import StatusView
 
 LOOK_PERIOD_S = 5.0
 SILENCE = f"{THROTTLED}: silent workers may be alive, and figures of other workers may be old"
@@ -74,7 +74,6 @@ class DaemonStatus:
     """The path of the properties file, which remedies contain if they propose a command."""
 
     def __post_init__(self) -> None:
-        self._rates = RecordRates()
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
         """When the tables were last read (monotonic)."""
@@ -96,7 +95,8 @@ class DaemonStatus:
             self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
             if now - sampled_at >= LOOK_PERIOD_S:
                 sampled_at, self.metrics.worker.spark = now, self.spark_figures()
-                self._rates.note(self.metrics.shards, now)
+                for part in self.metrics.shards.values():
+                    part.sample(now)
                 faults = await in_turns(own_faults_steps(self._own(), self._own_views(), self.file), self.clock)
                 self.metrics.worker.fault_counts = counts(faults)
 
@@ -202,7 +202,6 @@ class DaemonStatus:
             identity=self.identity,
             metrics=self.metrics,
             fleet=fleet,
-            rates=self._rates,
             at=self.instant(),
             mode=self.mode(),
             why_not_alive=self.why_not_alive(),

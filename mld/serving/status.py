@@ -40,27 +40,6 @@ EVENTS_SHOWN = 20
 DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
 
 
-class RecordRates:
-    """The rate of each shard, in records per second, between the last two samples."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, float]] = {}
-        self._rates: dict[str, float] = {}
-
-    def note(self, parts: Mapping[str, ShardMetrics], now: float) -> None:
-        """Take a sample of all shards. A shard whose lease was lost, or lost and taken again, has no rate."""
-        seen = {key: (part.batches.total, now) for key, part in parts.items()}
-        pairs = ((key, self._seen[key], count) for key, (count, _) in seen.items() if key in self._seen)
-        self._rates = {
-            key: (count - before) / (now - at) for key, (before, at), count in pairs if count >= before and now > at
-        }
-        self._seen = seen
-
-    def of(self, key: str) -> float | None:
-        """Return the rate of a shard; None before its second sample."""
-        return self._rates.get(key)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
     """Everything that the document is made of."""
@@ -69,7 +48,6 @@ class StatusView:
     metrics: Metrics
     fleet: FleetStatus | None
     """None if the tables were never read: then the document has only the shards of this worker."""
-    rates: RecordRates
     at: Instant
     mode: str
     why_not_alive: str | None = None
@@ -143,7 +121,7 @@ class StatusView:
         own, me = dict(self.metrics.shards), self.identity.worker
         if self.fleet is None:
             for part in own.values():
-                yield _own_only(part, self.at, me, self.rates)
+                yield _own_only(part, self.at, me)
             return
         for view in self.fleet.shards:
             held = own.get(view.key) if view.owner in (me, None) else None
@@ -151,7 +129,7 @@ class StatusView:
                 yield _of_table(view, self.at.wall_s, self._remedy(view))
             else:
                 known = known_here(view, held, self.at.wall_s, self.lag_max_s)
-                yield _shard_value(known, self._remedy(known)) | _of_own(held, self.at, self.rates)
+                yield _shard_value(known, self._remedy(known)) | _of_own(held, self.at)
 
     def _remedy(self, view: ShardView) -> str | None:
         fault = fault_of(view, self.seen)
@@ -161,14 +139,14 @@ class StatusView:
 def _of_table(view: ShardView, wall_s: float, remedy: str | None) -> Document:
     """Return the values of a shard that this worker does not hold, as its row shows them.
 
-    Values that only its worker knows are None.
+    Values that the row lacks are None. So are the figures of the child, if the row's status is not fresh.
     """
-    row = view.lease.status
+    row, child = view.lease.status, None if view.status is None else view.status.child
     return _shard_value(view, remedy) | {
         "isHere": False,
-        "busySeconds": None,
-        "restarts": None,
-        "recordsPerSecond": None,
+        "busySeconds": None if child is None else child.busy_s,
+        "restarts": None if child is None else child.restarts,
+        "recordsPerSecond": None if child is None else child.records_per_s,
         "lastError": view.why,
         "lastErrorAt": None if view.failing is None else view.failing.since_s,
         "behindHistory": None if row is None or not row.trend else trend_values(row.trend, row.at_s, wall_s),
@@ -186,7 +164,7 @@ def _shard_value(view: ShardView, remedy: str | None = None) -> Document:
     return value
 
 
-def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any]:
+def _of_own(own: ShardMetrics, at: Instant) -> dict[str, Any]:
     """Return the values of a shard that this worker holds: those that its row lacks, or shows later."""
     why = own.why_at(at.wall_s)
     return {
@@ -196,7 +174,7 @@ def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any
         "busySeconds": own.busy_s(at),
         **processes_value(own, at),
         "restarts": own.restarts.total,
-        "recordsPerSecond": rates.of(own.key),
+        "recordsPerSecond": own.records_per_s,
         "lastError": why or own.last_error,
         "lastErrorAt": own.last_error_wall_s if own.last_error and not why else None,
         "behindHistory": own.trend.values(at.wall_s),
@@ -204,7 +182,7 @@ def _of_own(own: ShardMetrics, at: Instant, rates: RecordRates) -> dict[str, Any
     }
 
 
-def _own_only(own: ShardMetrics, at: Instant, worker: str, rates: RecordRates) -> dict[str, Any]:
+def _own_only(own: ShardMetrics, at: Instant, worker: str) -> dict[str, Any]:
     """Return the values of a shard that this worker holds, and whose row has not been read."""
     known = {"state": own.activity_at(at.wall_s).value, "checkpoint": None}
-    return _shard_value(view_without_row(own, worker, at.wall_s)) | known | _of_own(own, at, rates)
+    return _shard_value(view_without_row(own, worker, at.wall_s)) | known | _of_own(own, at)

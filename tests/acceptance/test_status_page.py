@@ -292,7 +292,7 @@ def test_of_its_own_shards_the_page_shows_the_last_hour_and_the_child(browser: B
         part.batches.note(100 * number)
         part.saw_lag(500 * number, NOW_S)
         part.trend.noted(500 * number, NOW_S - 120 * (19 - number))
-        served.rates.note(served.metrics.shards, 4.0 * number)
+        part.sample(4.0 * number)
     part.forced_activity, part.busy_since = ShardActivity.PROCESSING, 700.0
     part.restarts.add("exit", 2)
     part.last_error, part.last_error_wall_s = "closed its output", NOW_S - 120

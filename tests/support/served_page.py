@@ -26,7 +26,7 @@ from mld.operating.shard_view import ViewRules
 from mld.serving.http import HttpServer
 from mld.serving.http_answers import HttpAnswer, Question, text_answer
 from mld.serving.json_pieces import in_pieces
-from mld.serving.status import RecordRates, StatusView
+from mld.serving.status import StatusView
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from tests.support.patience import PATIENCE_S
 
@@ -57,7 +57,7 @@ class ServedPage:
         self.identity = replace(Identity("clicks", "clicks-stream", "w-1", "0.2.0"), **about)
         self.spark: Sequence[Mapping[str, Any]] = ()
         self.events: Sequence[Event] = ()
-        self.metrics, self.rates = Metrics(), RecordRates()
+        self.metrics = Metrics()
         self.fails = False
         self.read_s_ago = 0.0
         """How old what was read from the table is."""
@@ -99,7 +99,6 @@ class ServedPage:
             identity=self.identity,
             metrics=self.metrics,
             fleet=fleet,
-            rates=self.rates,
             at=Instant(1000.0, NOW_S + self.read_s_ago),
             mode="CLIENT_VERSION_3X",
             spark=self.spark,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
+from mld.leases.lease import ChildFigures, Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.leases.rows import (
     CorruptRowError,
     failing_value,
@@ -163,13 +163,14 @@ WORKED_ROWS = {
 
 NOTE = Failing(7, 1_763_661_600, Position(SEQUENCE, 2), attempts=3, first=Position(NEXT_SEQUENCE, 4))
 NO_STREAM = {"stream": None, "shard_id": "shardId-000000000002"}
-TOLD = ShardStatus("idle", 1_763_661_600, 340, Position(SEQUENCE, 3), "slow")
+TOLD = ShardStatus("idle", 1_763_661_600, 340, Position(SEQUENCE, 3), "slow", child=ChildFigures(475.3, None, 2))
 TOLD_ROW = {
     "mldState": {"S": "idle"},
     "mldBehindAt": {"N": "1763661600"},
     "mldBehindMs": {"N": "340"},
     "mldDelivered": {"S": f"{SEQUENCE}/3"},
     "mldWhy": {"S": "slow"},
+    "mldChild": {"S": "1763661600 475.3 - 2"},
 }
 
 
@@ -229,6 +230,12 @@ def test_rows_of_other_entity_types_are_skipped_unread(entity: str) -> None:
         (TOLD_ROW | {"mldDelivered": {"S": "nonsense"}}, {"status": replace(TOLD, delivered=None)}),
         (TOLD_ROW | {"mldDelivered": {"S": f"{SEQUENCE}/x"}}, {"status": replace(TOLD, delivered=None)}),
         (TOLD_ROW | {"mldWhy": {"L": []}}, {"status": replace(TOLD, why=None)}),
+        # the figures of a child mean nothing with the status of a holder that does not write them
+        (TOLD_ROW, {"status": TOLD}),
+        (TOLD_ROW | {"mldChild": {"S": "1763661500 475.3 - 2"}}, {"status": replace(TOLD, child=None)}),
+        (TOLD_ROW | {"mldChild": {"S": "1763661600 1e9 - 2"}}, {"status": replace(TOLD, child=None)}),
+        (TOLD_ROW | {"mldChild": {"S": "1763661600 - - 2" + "0" * 400}}, {"status": replace(TOLD, child=None)}),
+        (TOLD_ROW | {"mldChild": {"N": "1"}}, {"status": replace(TOLD, child=None)}),
         # whatever marks a pause pauses
         ({"mldPaused": {"S": "by me"}}, {"paused": "by me"}),
         ({"mldPaused": {"S": "x" * 300}}, {"paused": "x" * 200}),
@@ -364,5 +371,13 @@ def test_a_row_with_all_that_it_tells_people_is_one_write_unit() -> None:
         parents=frozenset({"shardId-000000000001", "shardId-000000000002"}),
         throughput_kbps=1234.567891,
     )
-    told = ShardStatus("unreadable", 1_763_661_600, 123_456_789, lease.checkpoint, "x" * 200, "A" * TREND_STEPS)
+    told = ShardStatus(
+        "unreadable",
+        1_763_661_600,
+        123_456_789,
+        lease.checkpoint,
+        "x" * 200,
+        "A" * TREND_STEPS,
+        ChildFigures(99_999.9, 86_400, 999),
+    )
     assert item_bytes({**new_row(lease), **status_values(told)}) <= WRITE_UNIT_BYTES

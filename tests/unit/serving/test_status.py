@@ -14,7 +14,7 @@ from mld.core.positions import SHARD_END, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.report.reports import WorkerReport
-from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.lease import ChildFigures, Failing, Lease, ShardStatus
 from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.declaring import Instant
 from mld.metrics.identity import Identity
@@ -24,7 +24,7 @@ from mld.operating.fleet_status import FleetStatus, fleet_status
 from mld.operating.shard_view import RANKS, ViewRules
 from mld.properties.scrubber import Scrubber
 from mld.serving.json_pieces import in_pieces
-from mld.serving.status import RecordRates, StatusView
+from mld.serving.status import StatusView
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
@@ -45,7 +45,6 @@ def view(status: FleetStatus | None, metrics: Metrics | None = None, scrub: Scru
         identity=ME,
         metrics=metrics or Metrics(),
         fleet=status,
-        rates=RecordRates(),
         at=AT,
         mode="CLIENT_VERSION_3X",
         scrub=scrub or Scrubber(),
@@ -238,17 +237,24 @@ def test_the_page_has_the_verdicts_in_the_order_of_the_table_and_a_colour_for_ea
         assert f".{state} {{ fill: var(--{state}); background: var(--{state}); }}".encode() in page
 
 
-def test_a_rate_is_that_between_two_looks_of_one_holding() -> None:
-    metrics, rates = Metrics(), RecordRates()
+def test_a_rate_is_that_between_two_samples_of_one_holding() -> None:
+    metrics = Metrics()
     part = metrics.begin("a", 0.0)
     part.batches.note(100)
-    rates.note(metrics.shards, 10.0)
-    assert rates.of("a") is None
+    part.sample(10.0)
+    assert part.records_per_s is None
     part.batches.note(50)
-    rates.note(metrics.shards, 15.0)
-    assert rates.of("a") == 10.0
-    metrics.begin("a", 16.0)
-    rates.note(metrics.shards, 20.0)
-    assert rates.of("a") is None
-    rates.note({}, 25.0)
-    assert rates.of("a") is None
+    part.sample(15.0)
+    assert part.records_per_s == 10.0
+    again = metrics.begin("a", 16.0)
+    again.sample(20.0)
+    assert again.records_per_s is None
+
+
+def test_figures_of_another_workers_child_come_from_its_row_while_that_is_fresh() -> None:
+    told = replace(FRESH, child=ChildFigures(475.3, 5, 2))
+    shard = the_shard(fleet(replace(OTHERS, status=told)))
+    assert (shard["recordsPerSecond"], shard["busySeconds"], shard["restarts"]) == (475.3, 5, 2)
+    stale = replace(told, at_s=NOW_S - 3600)
+    shard = the_shard(fleet(replace(OTHERS, status=stale)))
+    assert (shard["recordsPerSecond"], shard["busySeconds"], shard["restarts"]) == (None, None, None)
