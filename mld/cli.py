@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -107,7 +109,12 @@ class _Commands(click.Group):
         if cmd_name not in MODULE_OF:
             return super().get_command(ctx, cmd_name)
         say_what_is_logged()
-        found: click.Command = getattr(import_module(MODULE_OF[cmd_name]), cmd_name.replace("-", "_"))
+        gc.disable()  # modules stay: collections while they are imported would find nothing
+        try:
+            module = import_module(MODULE_OF[cmd_name])
+        finally:
+            gc.enable()
+        found: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -152,6 +159,7 @@ def show_help(ctx: click.Context, name: str | None) -> None:
 def main() -> NoReturn:
     """Run the command line, for the console script and for `python -m mld`."""
     open_standard_streams()
+    atexit.register(gc.freeze)  # what a last collection would find, the end of the process frees as well
     if "_MLD_COMPLETE" in os.environ:  # a shell asks click to complete a word
         leave_terminal()
     commands(prog_name="mld")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mld import __version__
 from mld.aws.botocore_answers import limit_answers, limit_fetcher
-from mld.aws.botocore_data import lean_data
+from mld.aws.botocore_data import AnyService, lean_data
 from mld.aws.botocore_time import correct_clock
 from mld.aws.service_time import ServiceTime
 from mld.core.errors import StartupError
@@ -205,6 +205,8 @@ class ClientFactory:
         if self._loader is None:
             self._loader = session.get_component("data_loader")
             self._loader.file_loader.load_file = lean_data  # type: ignore[method-assign]
+            any_service: Any = AnyService()
+            self._loader.list_available_services = lambda type_name: any_service  # type: ignore[method-assign]
         else:
             session.register_component("data_loader", self._loader)
         return session

@@ -4,19 +4,20 @@ to botocore.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mld.aws.botocore_answers import keep_raw_body
 from mld.aws.client import BotoService
 from mld.aws.client_factory import CONNECT_TIMEOUT_S, ClientFactory
-from mld.aws.wire.client import WireService
 from mld.properties.settings import ClientSettings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
+    from mld.aws.wire.client import WireService
 
-AwsService = BotoService | WireService
+
+AwsService: TypeAlias = "BotoService | WireService"
 
 
 def service_of(
@@ -52,6 +53,8 @@ def service_of(
     plain = BotoService(client, threads_max=threads_max, name=label)
     if calls_max is None:
         return plain
+    from mld.aws.wire.client import WireService
+
     return WireService(
         plain,
         credentials=lambda: factory.credentials_of(name),

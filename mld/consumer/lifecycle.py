@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, IntEnum
 
-from mld.metrics.shard import ShardActivity
+from mld.metrics.activity import ShardActivity
 
 PARKED = "Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
 """The error that pages show for a parked shard."""

@@ -21,7 +21,8 @@ from enum import Enum
 
 from mld.core.positions import LATEST, Position
 from mld.leases.lease import Lease
-from mld.metrics.shard import ShardActivity, ShardMetrics
+from mld.metrics.activity import ShardActivity
+from mld.metrics.shard import ShardMetrics
 
 STALL_S = 120.0
 """Longer than the pause before a failing child is restarted, and than the pause between two attempts at a parked shard.

@@ -18,9 +18,9 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.daemon.systemd import ServiceManager
 from mld.logging import logs
-from mld.metrics.configuration import refusal_words, restart_words
 from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
+from mld.metrics.words import refusal_words, restart_words
 from mld.properties.live_changes import Changes, changes_between
 from mld.properties.loader import LoadedConfiguration, load
 from mld.properties.remarks import ConfigurationError, Level, Remark

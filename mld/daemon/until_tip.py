@@ -31,8 +31,8 @@ from mld.daemon.other_workers import OtherWorkers
 from mld.daemon.worker import Worker
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
+from mld.metrics.activity import ShardActivity
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import ShardActivity
 from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.values import InitialPositionKind

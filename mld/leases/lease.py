@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from mld.core.positions import Position
 from mld.core.streams import HashRange
-from mld.metrics.declaring import Instant
-from mld.metrics.shard import ShardMetrics
+
+if TYPE_CHECKING:
+    from mld.metrics.declaring import Instant
+    from mld.metrics.shard import ShardMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,11 @@ def loads_of(leases: Iterable[Lease]) -> Counter[str]:
     counts = Counter(lease.owner for lease in load if lease.owner is not None)
     counts.update(lease.checkpoint_owner for lease in load if lease.checkpoint_owner is not None)
     return counts
+
+
+def within_stream(lease: Lease) -> Lease:
+    """Return the lease with the plain shard id as its key, as in a table of only its stream."""
+    return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
 
 
 def status_of(part: ShardMetrics | None, at: Instant) -> ShardStatus | None:

@@ -7,7 +7,6 @@ read again on request, and the list of streams, which is read every minute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,13 +64,3 @@ class ConfigurationMetrics:
         """Return everything as plain values, for JSON."""
         refused = [{"file": file, "why": one.why, "at": one.at} for file, one in sorted(self.refused.items())]
         return {"loadedAt": self.loaded_at, "refused": refused, "needsRestart": list(self.waiting)}
-
-
-def refusal_words(why: str) -> str:
-    """Return the text that says why a file cannot be used, and what follows from that."""
-    return f"cannot be used: {why}; nothing changes until it can, and a start fails"
-
-
-def restart_words(keys: Sequence[str]) -> str:
-    """Return the text that says which keys wait for a restart."""
-    return f"the new value of {', '.join(keys)} needs a restart"

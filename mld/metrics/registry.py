@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from mld.metrics.activity import NO_READER, ShardActivity
 from mld.metrics.declaring import Instant, shown
 from mld.metrics.events import EventBuffer
 from mld.metrics.progress import Progress
-from mld.metrics.shard import NO_READER, SLOW_READS, ShardActivity, ShardMetrics, nobody_asks, none_waits
+from mld.metrics.shard import SLOW_READS, ShardMetrics, nobody_asks, none_waits
+from mld.metrics.words import DYNAMODB, KINESIS
 from mld.metrics.worker import LeaseMove, WorkerMetrics
 
 ENDED_MAX = 1_000
 """How many parts of lost leases may wait to be published. If there are more, the oldest are dropped."""
 
-DYNAMODB, KINESIS = "DynamoDB", "Kinesis"
 LOSS_SHOWN_S = 86_400.0
 """How long a loss of records is shown. Somebody has to notice it and send the records again from their source."""
 RENEWALS = "renewals"

@@ -13,6 +13,7 @@ from mld.core.clock import iso_time
 from mld.core.positions import Position
 from mld.core.stream_ids import shard_of_key, stream_of_key
 from mld.core.streams import CountedRecords, Page
+from mld.metrics.activity import ShardActivity
 from mld.metrics.children import ChildLoads
 from mld.metrics.declaring import (
     BYTES,
@@ -61,23 +62,6 @@ STALLED = "its record processor neither answers nor checkpoints"
 
 PROCESS, INITIALIZE, TRACKER = "ProcessTask", "InitializeTask", "ApplicationTracker"
 """KCL's names of the operations on a shard. The one at the shard's end is `ShardEndCounts.OPERATION`."""
-
-
-class ShardActivity(Enum):
-    """What a shard's consumer is doing, as pages and commands show it to an operator."""
-
-    PROCESSING = "processing"
-    IDLE = "idle"
-    STALLED = "stalled"
-    UNREADABLE = "unreadable"
-    FAILING = "failing"
-    PARKED = "parked"
-    ENDING = "ending"
-    PAUSED = "paused"
-
-
-NO_READER = frozenset({ShardActivity.UNREADABLE, ShardActivity.PARKED})
-"""Activities in which the consumer gets no records from Kinesis."""
 
 
 class FetchResult(Enum):

@@ -18,10 +18,10 @@ from mld.fleet.report.reports import parse_rows
 from mld.leases.rows import LEASE_TABLE_KEY
 from mld.operating.error_remedies import FORBIDDEN
 from mld.operating.fleet_reader import status_steps
-from mld.operating.naming import names_of
 from mld.operating.open_services import REQUEST_TIMEOUT_S
 from mld.operating.plan import raw_table
 from mld.operating.shard_view import ViewRules
+from mld.operating.short_ids import names_of
 
 TABLES_MAX = 2_000
 """How many tables of a region are examined. Each costs one DescribeTable; an account may make thousands a second."""

@@ -30,22 +30,20 @@ from mld.core.terminal import (
 )
 from mld.core.turns import in_turns
 from mld.operating import listings, plain_values
-from mld.operating.account_view import look_at_account
 from mld.operating.command_ends import finish
 from mld.operating.events import EventsTable, events_in
 from mld.operating.faults import FleetFault, fault_value
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus, chosen
-from mld.operating.listings import Listing
 from mld.operating.open_services import dynamo_of
 from mld.operating.options import (
     Asked,
     asks,
 )
 from mld.operating.printing import WATCH_PERIOD_S, follow, print_listing, print_wide
-from mld.operating.probes import listed_of, probed
 from mld.operating.shard_view import LAG_MAX_S
+from mld.operating.text_table import Listing
 from mld.operating.verdicts import faults_steps, general_faults, is_green
 
 NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredentialsProvider=DefaultCredentialsProvider")
@@ -199,6 +197,8 @@ def _look(
                 """Read the fleet, and find its faults."""
                 status, listed = chosen(await reader.look(), stream_name), {}
                 if probe:
+                    from mld.operating.probes import listed_of, probed
+
                     status, listed = await probed(settings, status, bound_s), await listed_of(settings, status)
                 sight = FleetSight(fleet=status, listed=listed, file=asked.shown_file)
                 return status, await in_turns(faults_steps(sight)) if of_shards else general_faults(sight)
@@ -231,6 +231,8 @@ def apps(
     Applications are found by the form of their lease tables, whichever program made them. The first 500 rows of each
     table are read. Region, credentials and endpoint come from the properties file, or else from the environment.
     """
+    from mld.operating.account_view import look_at_account
+
     file = option_file or argument_file or os.environ.get(FILE_VARIABLE)
     wanted = (*(() if file else NO_FILE), *overrides, *([f"regionName={region}"] if region else []))
     settings = settings_of(file or os.devnull, wanted)

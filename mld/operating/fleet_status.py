@@ -25,7 +25,6 @@ from mld.fleet.report.reports import (
 )
 from mld.leases.lease import Lease
 from mld.metrics.events import Event
-from mld.operating.naming import names_of
 from mld.operating.shard_view import (
     ShardView,
     Verdict,
@@ -33,6 +32,7 @@ from mld.operating.shard_view import (
     furthest,
     view_shard,
 )
+from mld.operating.short_ids import names_of
 from mld.operating.worker_view import WorkerView, worker_steps
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps

@@ -118,7 +118,7 @@ def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
         if output == "json":
             click.echo(json.dumps(value, indent=2))
         else:
-            from mld.operating.listings import daemon_headline, daemon_listing
+            from mld.operating.daemon_listing import daemon_headline, daemon_listing
             from mld.operating.printing import print_listing
 
             click.echo(printable(daemon_headline(value)))
@@ -180,7 +180,7 @@ def _print_line(value: dict[str, Any]) -> None:
 
 def _situation(value: dict[str, Any]) -> str:
     """Return a sentence on the shard when the tap begins: its state, its child, and the batch in work."""
-    from mld.operating.listings import children_in_words
+    from mld.operating.daemon_listing import children_in_words
 
     child = value["child"] or "no child runs now"
     busy = value["busySeconds"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -15,49 +14,18 @@ from mld.metrics.events import NOBODY, Event
 from mld.operating.durations import duration
 from mld.operating.faults import FleetFault, is_of_shard
 from mld.operating.fleet_status import FleetStatus
-from mld.operating.naming import names_of
 from mld.operating.shard_view import (
     RANKS,
     ShardView,
     Verdict,
     furthest,
 )
+from mld.operating.short_ids import names_of
+from mld.operating.text_table import FAULTS_SHOWN, Listing, listing_of
 from mld.operating.worker_view import WorkerView
 
 CHECKPOINT_DIGITS = 12
 """How many digits of a sequence number are shown, from its end. The numbers of one shard differ in these."""
-ERROR_CHARACTERS_MAX = 80
-OPTIONAL_COLUMNS = frozenset({"stream", "where", "up"})
-"""Columns that are left out if they are empty in all rows."""
-CHILDREN_SHOWN = 16
-"""How many children of a shard a listing names. JSON has all."""
-FAULTS_SHOWN = 20
-"""How many faults are printed below a table. JSON has all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A table of text."""
-
-    columns: tuple[tuple[str, bool], ...]
-    """Name of each column, and whether it is aligned to the right."""
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    """Lines that are printed below the table."""
-
-
-def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
-    """Return a listing with these columns. A column written as ``name>`` is aligned to the right. Empty columns among
-    `OPTIONAL_COLUMNS` are left out.
-    """
-    columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
-    found = tuple(rows)
-    shown = [
-        at for at, (name, _) in enumerate(columns) if name not in OPTIONAL_COLUMNS or any(row[at] for row in found)
-    ]
-    return Listing(
-        tuple(columns[at] for at in shown), tuple(tuple(row[at] for at in shown) for row in found), tuple(notes)
-    )
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
@@ -79,7 +47,9 @@ def _shards_listing(
     remedies = {fault.shard: fault.remedy for fault in faults}
     rows = ((*(cell(shard) for cell in cells), note(shard, remedies.get(shard.key))) for shard in worst_first(shards))
     shown = {shard.key for shard in shards}
-    return _listing(names, rows, (*_totals(status), *_lines_of(fault for fault in faults if fault.shard not in shown)))
+    return listing_of(
+        names, rows, (*_totals(status), *_lines_of(fault for fault in faults if fault.shard not in shown))
+    )
 
 
 def _lines_of(faults: Iterable[FleetFault]) -> list[str]:
@@ -163,7 +133,7 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
             )
         )
     names = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
-    return _listing(names, rows, (*_totals(status), *_lines_of(fault for fault in faults if not is_of_shard(fault))))
+    return listing_of(names, rows, (*_totals(status), *_lines_of(fault for fault in faults if not is_of_shard(fault))))
 
 
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
@@ -177,7 +147,7 @@ def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
         leader += ", which is not among them"
     rows = (_worker_row(worker, status.taken_s) for worker in status.workers)
     notes = _lines_of(faults)
-    return _listing(names, rows, (f"{alive} live {workers}, {leader}", *notes))
+    return listing_of(names, rows, (f"{alive} live {workers}, {leader}", *notes))
 
 
 def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
@@ -212,7 +182,7 @@ def _heard(worker: WorkerView) -> str:
 def events_listing(events: Sequence[Event]) -> Listing:
     """Return a listing of the events in their order; the newest is last."""
     rows = ((iso_time(one.at_s), one.kind.value, one.worker, shard_of_key(one.shard), one.text) for one in events)
-    return _listing("time, event, worker, shard, text", rows, (f"{len(events)} events",))
+    return listing_of("time, event, worker, shard, text", rows, (f"{len(events)} events",))
 
 
 def apps_listing(account: Mapping[str, Any]) -> Listing:
@@ -220,7 +190,7 @@ def apps_listing(account: Mapping[str, Any]) -> Listing:
     names = "application, streams, workers>, open shards>, furthest behind>, note"
     apps = account["applications"]
     count = f"{len(apps)} application{'' if len(apps) == 1 else 's'}"
-    return _listing(names, map(_app_row, apps), (count, *account["unseen"]))
+    return listing_of(names, map(_app_row, apps), (count, *account["unseen"]))
 
 
 def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:
@@ -242,76 +212,3 @@ def short(position: Position) -> str:
 
 def _number(shard_id: str) -> str:
     return shard_id.rsplit("-", 1)[-1].lstrip("0") or "0"
-
-
-def daemon_listing(value: Mapping[str, Any]) -> Listing:
-    """Return a listing of a daemon's shards, from its answer to `mld status`."""
-    names = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
-    rows = ((shard.get("stream") or "", *_daemon_row(shard)) for shard in value["shards"])
-    return _listing(names, rows, _daemon_notes(value))
-
-
-def daemon_headline(value: Mapping[str, Any]) -> str:
-    """Return a line with the daemon's application, worker id, process and version."""
-    leader = ", leader" if value["isLeader"] else ""
-    stream = value["stream"] or "several streams"
-    return (
-        f"{value['application']} on {stream}: worker {value['worker']}{leader}, pid {value['pid']}, "
-        f"mld {value['version']}, mode {value['mode']}, up {duration(value['upSeconds'])}"
-    )
-
-
-def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the cells of one shard of a daemon."""
-    since = shard["checkpointSecondsAgo"]
-    return (
-        shard["shard"],
-        shard["state"],
-        duration(shard["behindSeconds"]),
-        "" if shard["busySeconds"] is None else duration(shard["busySeconds"]),
-        f"{shard['records']:,}",
-        "none yet" if since is None else f"{duration(since)} ago",
-        str(shard["restarts"]),
-        _shortened(shard["why"] or shard["lastError"] or ""),
-    )
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
-
-
-def children_in_words(shard: Mapping[str, Any]) -> list[str]:
-    """Return one sentence about the load of the children of a shard; none if the shard has only one child."""
-    children = shard.get("childProcesses") or ()
-    if not children:
-        return []
-    shares = [one["share"] for one in children if one["share"] is not None]
-    busiest = f", the busiest gets {max(shares):.0%} of the records" if shares else ""
-    busy = [one for one in children if one["inHand"] or one["waiting"]]
-    loads = [f"child {one['number']} {_load(one)}" for one in busy[:CHILDREN_SHOWN]]
-    loads += [f"{len(busy) - CHILDREN_SHOWN} more have records"] if len(busy) > CHILDREN_SHOWN else []
-    return [f"{len(children)} children{busiest}: {', '.join(loads) or 'none has records'}"]
-
-
-def _load(child: Mapping[str, Any]) -> str:
-    """Return what a child has in hand and what waits for it, in words."""
-    waiting = f"{child['waiting']:,} wait" if child["waiting"] else ""
-    if child["busySeconds"] is None:
-        return f"has none in hand, {waiting}" if waiting else "has none"
-    has = f"has {child['inHand']:,} in hand for {duration(child['busySeconds'])}"
-    return f"{has}, {waiting}" if waiting else has
-
-
-def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
-    """Return the lines below the listing of a daemon's shards."""
-    count = len(value["shards"])
-    shards, behind = f"{count} shard{'' if count == 1 else 's'}", duration(value["behindSeconds"])
-    notes = (
-        f"{shards}; furthest behind: {behind}" if count else "no shard",
-        None if value["isReady"] else f"not ready: {value['whyNotReady']}",
-        None if value["isAlive"] else f"not alive: {value['whyNotAlive']}",
-        f"{value['unexpectedErrors']} unexpected errors: see the log" if value["unexpectedErrors"] else None,
-    )
-    lines = [f"{one['subject']}: {one['words']} -> {one['remedy']}" for one in value["faults"]]
-    children = [f"{shard['shard']}: {words}" for shard in value["shards"] for words in children_in_words(shard)]
-    return [*filter(None, notes), *children, *lines[:FAULTS_SHOWN]]

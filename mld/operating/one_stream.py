@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from mld.core.stream_ids import StreamId, parse_stream_id, stream_of_key
 from mld.leases import writes
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, within_stream
 from mld.leases.table import TableScan
-from mld.operating.naming import is_meant, names_of
+from mld.operating.naming import is_meant
 from mld.operating.plan import ActPlan, ActRefusedError, RawTable
+from mld.operating.short_ids import names_of
 from mld.properties.settings import StreamSetting
 from mld.tracking import stream_list
 from mld.tracking.stream_list import TrackedList
-from mld.tracking.stream_rows import within_stream
 
 OTHER_FORM = "mld export and mld restore --from-another"
 """Commands that move leases into a table of the other form (one stream or several)."""

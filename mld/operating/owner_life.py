@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from mld.core.clock import Clock
 from mld.core.stillness import Stillness
 from mld.leases import rows
-from mld.operating.naming import names_of
 from mld.operating.operator_id import is_operator
 from mld.operating.plan import RawTable, Row
+from mld.operating.short_ids import names_of
 
 LOOKS_PER_LEASE = 5
 MARGIN_S = 1.0

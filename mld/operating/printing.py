@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import sys
 import time
@@ -17,8 +16,8 @@ from rich.text import Text
 
 from mld.core.errors import MldError
 from mld.core.terminal import scrubber
-from mld.operating.listings import Listing
-from mld.operating.naming import with_short_ids
+from mld.operating.short_ids import with_short_ids
+from mld.operating.text_table import Listing
 from mld.properties.printable import printable
 
 PLAIN_WIDTH = 200  # width in columns if stdout is no terminal
@@ -60,6 +59,8 @@ async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> No
 
     If a later call fails, the last listing stays, with a note. Errors of the first call are raised.
     """
+    import asyncio
+
     from rich.live import Live
 
     listing, looked_at, trouble = await look(), time.localtime(), ""

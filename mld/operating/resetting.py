@@ -22,10 +22,6 @@ from mld.leases.lease import Lease
 from mld.operating.application import Application, act_on
 from mld.operating.boundaries import boundary_at_sequence, boundary_at_time
 from mld.operating.held_writes import create, remove, rewrite
-from mld.operating.naming import (
-    names_of,
-    shard_id_of,
-)
 from mld.operating.options import Asked
 from mld.operating.plan import (
     ActPlan,
@@ -41,6 +37,7 @@ from mld.operating.reset_rows import (
     whole_reset,
     words_of,
 )
+from mld.operating.short_ids import names_of, shard_id_of
 from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence
 

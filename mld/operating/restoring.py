@@ -9,12 +9,11 @@ from pathlib import Path
 from mld.core.steps import finish
 from mld.core.stream_ids import StreamId
 from mld.leases import rows
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, within_stream
 from mld.leases.table import TableScan
 from mld.operating.application import Application, act_on
 from mld.operating.backup import BackupHeader, read_backup
 from mld.operating.held_writes import put_back, remove, rewrite
-from mld.operating.naming import names_of
 from mld.operating.one_stream import listed, of_stream, stream_id_in, streams_in
 from mld.operating.options import Asked
 from mld.operating.owner_life import Observed
@@ -27,11 +26,11 @@ from mld.operating.plan import (
     raw_table,
 )
 from mld.operating.reset_rows import direction, is_of_another_shard, words_of
+from mld.operating.short_ids import names_of
 from mld.properties.settings import Settings, StreamSetting
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence, oddity
 from mld.tracking.stream_list import account_and_name, identify
-from mld.tracking.stream_rows import within_stream
 
 
 @dataclass(frozen=True, slots=True)

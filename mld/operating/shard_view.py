@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import TRIM_HORIZON
@@ -18,8 +19,11 @@ from mld.fleet.report.reports import (
     ReportRules,
 )
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.metrics.shard import ShardActivity, ShardMetrics
+from mld.metrics.activity import ShardActivity
 from mld.operating.durations import duration
+
+if TYPE_CHECKING:
+    from mld.metrics.shard import ShardMetrics
 
 RENEWALS_UNTIL_UNKNOWN = 2
 LAG_MAX_S = 60.0

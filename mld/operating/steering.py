@@ -17,9 +17,10 @@ from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEASE_TABLE_KEY, LEFT_OUT_MAX, Place
 from mld.leases.table import Condition, Value
 from mld.operating.fleet_status import FleetStatus
-from mld.operating.naming import full_key, is_worker
+from mld.operating.naming import full_key
 from mld.operating.plan import ActPlan, ActRefusedError, Change
 from mld.operating.shard_view import ShardView, Verdict
+from mld.operating.short_ids import is_worker
 from mld.operating.worker_view import JAVA, UNREPORTED, WorkerView
 
 PIN_S = 3_600

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mld.core.steps import finish
 from mld.core.streams import STREAM_DISABLED
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, within_stream
 from mld.operating.faults import (
     NAMED_MAX,
     ROWS,
@@ -16,10 +16,9 @@ from mld.operating.faults import (
     kind,
 )
 from mld.operating.fleet_sight import FleetSight
-from mld.operating.naming import names_of
+from mld.operating.short_ids import names_of
 from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence, oddity
-from mld.tracking.stream_rows import within_stream
 
 
 def _leases_of(seen: FleetSight, label: str | None) -> dict[str, Lease]:

@@ -16,7 +16,7 @@ from mld.operating.faults import (
     kind,
 )
 from mld.operating.fleet_sight import FleetSight
-from mld.operating.naming import names_of
+from mld.operating.short_ids import names_of
 
 YOUNGER_S = 5.0
 """How much younger than its rows a table must be to count as made again. Workers wait for a lease duration, which is

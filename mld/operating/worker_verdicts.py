@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mld.metrics.configuration import refusal_words, restart_words
-from mld.metrics.registry import DYNAMODB, KINESIS
+from mld.metrics.words import DYNAMODB, KINESIS, refusal_words, restart_words
 from mld.operating.faults import (
     DOCTOR,
     STUCK,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from mld.core.clock import Clock
 from mld.core.stream_ids import StreamId, key_of, parse_stream_id, stream_of_key
 from mld.leases import writes
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, within_stream
 from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.leases.table_view import SeenTable, Views
 
@@ -62,11 +62,6 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
             for stream in leases.keys() | corrupt.keys()
         }
     )
-
-
-def within_stream(lease: Lease) -> Lease:
-    """Return the lease with the plain shard id as its key, as in a table of only its stream."""
-    return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
 
 
 class RecentRows:

@@ -17,14 +17,14 @@ from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.stream_ids import working_for
 from mld.core.streams import ChildShard
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, within_stream
 from mld.leases.table import TableScan
 from mld.shards.detector import ShardDetector
 from mld.shards.shard_rows import ShardRows
 from mld.shards.stream_leases import StreamLeases
 from mld.shards.sync import SyncResult, SyncStatus
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_rows import AllRows, RecentRows, StreamRows, VisibleTable, within_stream
+from mld.tracking.stream_rows import AllRows, RecentRows, StreamRows, VisibleTable
 from mld.tracking.tracked_stream import OpenedStream, Standing, TrackedStream, TrackingNeeds
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from playwright.sync_api import Page
 
 from mld.core.positions import SHARD_END, Position
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.metrics.activity import ShardActivity
 from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.events import Event, EventKind
-from mld.metrics.shard import ShardActivity
 from tests.support.browser import Browser, find_browser
 from tests.support.served_page import NOW_S, ServedPage, leases
 

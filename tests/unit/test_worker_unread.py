@@ -9,9 +9,10 @@ import pytest
 from mld.core.errors import StreamError
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.metrics.activity import ShardActivity
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
+from mld.metrics.shard import UNREADABLE_AFTER_S
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.shard_view import Verdict, known_here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -122,6 +123,30 @@ def test_each_service_has_its_own_credentials_and_shares_equal_ones(
         assert [keys_of(client)[0] for client in clients] == keys
         first, second = (client._request_signer._credentials for client in clients)  # type: ignore[attr-defined]
         assert (first is second) == (line == "")
+
+
+def test_a_client_is_made_without_a_look_into_the_directory_of_every_service(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    listdir = os.listdir
+
+    def noted(path: Any = ".") -> list[Any]:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", noted)
+    factory = client_factory(configure())
+    assert create_by(factory).meta.service_model.service_name == "kinesis"
+    assert 0 < len(listed) < 20, "of 440 services"
+    with pytest.raises(StartupError, match="no-such-service"):
+        factory.create_client(
+            "no-such-service",
+            read_timeout_s=1.0,
+            connect_timeout_s=1.0,
+            pool_connections_max=1,
+            access=factory.access_beside_kinesis(None, None),
+        )
 
 
 # --- providers -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from mld.core.positions import Position
 from mld.local.kinesis import PutEntry
-from mld.metrics.shard import ShardActivity
+from mld.metrics.activity import ShardActivity
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, Recorder

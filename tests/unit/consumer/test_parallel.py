@@ -12,7 +12,7 @@ from mld.core.positions import SHARD_END, Position
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import PutEntry
-from mld.metrics.shard import ShardActivity
+from mld.metrics.activity import ShardActivity
 from tests.support.fleet import STREAM, TABLE, in_fleet
 from tests.twins.children import ChildExit, Recorder
 from tests.twins.dynamo import throttled

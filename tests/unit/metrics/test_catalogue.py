@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from mld.core.disks import DiskPlace, DiskRoom
+from mld.metrics.activity import ShardActivity
 from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.declaring import Instant, Metric, MetricKind, Number
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.published import JAVA_METRICS, OF_SHARD
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import FetchResult, ShardActivity
+from mld.metrics.shard import FetchResult
 from mld.metrics.spark_figures import SparkFigures
 from tests.support.metrics_page import CATALOGUE
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mld.metrics.activity import ShardActivity
 from mld.metrics.children import WINDOW_S, ChildLoad, ChildLoads, hot_share
-from mld.metrics.shard import HOT_CHILD_FROM_S, ShardActivity, ShardMetrics
+from mld.metrics.shard import HOT_CHILD_FROM_S, ShardMetrics
 
 HOT = "child 1 of 4 gets 60% of the records, and a hot key cannot be shared out"
 

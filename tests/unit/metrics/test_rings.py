@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mld.core.errors import StreamError
-from mld.metrics.shard import ShardActivity, ShardMetrics
+from mld.metrics.activity import ShardActivity
+from mld.metrics.shard import ShardMetrics
 from mld.metrics.trend import TREND_STEP_S, TREND_STEPS, Trend, trend_values
 
 

@@ -19,10 +19,12 @@ from mld.fleet.leader.lock import LockRow
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating import listings, plain_values, printing
+from mld.operating.durations import duration
 from mld.operating.faults import FleetFault
 from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus, fleet_status
 from mld.operating.shard_view import ViewRules
+from mld.operating.text_table import Listing
 from mld.operating.verdicts import faults_of, general_faults
 from tests.virtual_time import run_virtual
 
@@ -92,7 +94,7 @@ def faults_in(status: FleetStatus) -> tuple[FleetFault, ...]:
     return faults_of(FleetSight(fleet=status, file="app"))
 
 
-def printed(listing: listings.Listing, monkeypatch: pytest.MonkeyPatch) -> str:
+def printed(listing: Listing, monkeypatch: pytest.MonkeyPatch) -> str:
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
     printing.print_listing(listing)
@@ -156,7 +158,7 @@ def test_a_long_listing_looks_as_a_short_one(fleet: FleetStatus, monkeypatch: py
 
 def test_wide_and_hostile_characters_are_aligned_in_a_long_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printing, "ROWS_MAX", 0)
-    listing = listings.Listing((("name", False), ("n", True)), (("日本", "1"), ("a\x1b[2J", "10")))
+    listing = Listing((("name", False), ("n", True)), (("日本", "1"), ("a\x1b[2J", "10")))
     assert printed(listing, monkeypatch) == "name       n\n日本       1\na\\x1b[2J  10"
 
 
@@ -193,7 +195,7 @@ def test_values_are_json(fleet: FleetStatus) -> None:
     + [(172_800.0, "2.0 d")],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert listings.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_a_drained_worker_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,14 +283,14 @@ SCREEN_LINES, SCREEN_COLUMNS = 20, 60
 class TableGoneError(MldError): ...
 
 
-def screens(looks: Iterator[listings.Listing | BaseException]) -> list[list[str]]:
+def screens(looks: Iterator[Listing | BaseException]) -> list[list[str]]:
     """What stood on the screen after each look."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=SCREEN_COLUMNS, height=SCREEN_LINES, highlight=False)
 
-    async def look() -> listings.Listing:
+    async def look() -> Listing:
         outcome = next(looks)
-        if isinstance(outcome, listings.Listing):
+        if isinstance(outcome, Listing):
             return outcome
         raise outcome
 
@@ -301,7 +303,7 @@ def screens(looks: Iterator[listings.Listing | BaseException]) -> list[list[str]
 
 def test_a_watched_listing_fits_the_screen_and_stays_while_there_is_no_answer() -> None:
     rows = tuple((shard_id(number), "w" * 80) for number in range(10_000))
-    long = listings.Listing((("shard", False), ("owner", False)), rows, ("10,000 open",))
+    long = Listing((("shard", False), ("owner", False)), rows, ("10,000 open",))
     gone = TableGoneError("the table is gone: https://x/?X-Amz-Signature=pl4nted")
     first, without, again = screens(iter((long, gone, long, asyncio.CancelledError())))
     assert first == again

@@ -11,8 +11,8 @@ from mld.core.errors import IteratorExpiredError, StreamThrottledError, StreamUn
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
-from mld.operating.naming import shard_id_of
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
+from mld.operating.short_ids import shard_id_of
 from mld.operating.stream_access import (
     BACKOFF_FIRST_S,
     FAILURES_MAX,

@@ -14,7 +14,7 @@ from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.events import Event, EventKind
 from mld.metrics.progress import LateLoop
-from mld.metrics.registry import DYNAMODB, KINESIS
+from mld.metrics.words import DYNAMODB, KINESIS
 from mld.operating.alert_rules import prometheus_rules
 from mld.operating.faults import (
     KINDS,

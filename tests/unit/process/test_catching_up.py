@@ -16,7 +16,8 @@ from mld.daemon.catching_up import (
 )
 from mld.daemon.other_workers import OtherWorkers
 from mld.leases.lease import Lease
-from mld.metrics.shard import ShardActivity, ShardMetrics
+from mld.metrics.activity import ShardActivity
+from mld.metrics.shard import ShardMetrics
 
 IDLE, FAILING, PARKED = ShardActivity.IDLE, ShardActivity.FAILING, ShardActivity.PARKED
 

@@ -14,7 +14,7 @@ from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
-from mld.operating.listings import children_in_words, daemon_headline, daemon_listing
+from mld.operating.daemon_listing import children_in_words, daemon_headline, daemon_listing
 from mld.serving.control import RequestRefused
 from mld.serving.control_answers import ControlAnswers
 from mld.serving.daemon_status import DaemonStatus

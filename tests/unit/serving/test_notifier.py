@@ -21,7 +21,7 @@ from mld.aws.webhook import PostFailedError, Webhook
 from mld.core.clock import Clock
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.identity import Identity
-from mld.metrics.registry import DYNAMODB
+from mld.metrics.words import DYNAMODB
 from mld.operating.events import KEY, EventsTable, alerts_in
 from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, FleetFault
 from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own

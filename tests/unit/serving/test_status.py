@@ -15,11 +15,11 @@ from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.report.reports import WorkerReport
 from mld.leases.lease import ChildFigures, Failing, Lease, ShardStatus
+from mld.metrics.activity import ShardActivity
 from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.declaring import Instant
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import FleetStatus, fleet_status
 from mld.operating.shard_view import RANKS, ViewRules
 from mld.properties.scrubber import Scrubber

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from mld.metrics.activity import ShardActivity
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.metrics.shard import ShardActivity
 from mld.serving.summary import status_line
 
 PROCESSING = ShardActivity.PROCESSING
