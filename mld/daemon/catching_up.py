@@ -63,8 +63,10 @@ class CatchingUp:
     def __init__(self, started_at: float, time_max_s: float | None) -> None:
         """Begin a run at `started_at` (monotonic seconds). Without `time_max_s` it may last while it makes progress."""
         self._over_at = None if time_max_s is None else started_at + time_max_s
+        """When the time of the run is over; None if it is not limited."""
         self._tips: set[str] = set()
         self._moved_at = started_at
+        """When a look last found progress, or a shard at work."""
         self._last: object = None
         self.remaining: dict[str, str] = {}
         """Shards that the last look found unfinished, each with the reason in words."""

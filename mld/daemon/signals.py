@@ -72,6 +72,7 @@ class StopSignals:
         self._asked = asyncio.Event()
         self._received: list[signal.Signals] = []
         self._first_at = 0.0
+        """When the first signal came. One that follows at once is taken for an echo of it."""
         self._worker: Worker | RunUntilTip | None = None
         self._running: asyncio.Future[bool] | None = None
         loop = asyncio.get_running_loop()

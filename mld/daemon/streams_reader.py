@@ -1,4 +1,4 @@
-"""`StreamsReader`: reads the list of streams (`mld.streamsFile`) of a running daemon again every minute."""
+"""`StreamsReader`: reads the list of streams (`mld.streamsFile`) again while the daemon runs, every 20 s."""
 
 from __future__ import annotations
 

@@ -147,8 +147,10 @@ class Departure:
             asking.cancel()
 
     def _find(self) -> list[Lease]:
-        """Return the leases above the limit. These are the ones that came last; leases that an operator has moved here
-        are among them only if there are not enough others.
+        """Return the leases above the limit. Leases of ended shards do not count, nor do those that are already being
+        handed off.
+
+        Leases that an operator has moved here stay first, then those that came first.
         """
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]

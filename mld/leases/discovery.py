@@ -50,7 +50,9 @@ class LeaseDiscovery:
         self._discovered = 0
         self._list_due = asyncio.Event()
         self._listed_at = self.clock.monotonic()
+        """When the last query of the index ended."""
         self._shown_at = self.clock.monotonic()
+        """When the failover watcher last passed on a scan of the whole table."""
         self._leads_alone = False
         self._waiting: dict[str, None] = {}  # keys of rows to read, in order, each once
         self._has_waiting = asyncio.Event()

@@ -115,7 +115,9 @@ class LeaseKeeper:
         self._unawaited = BackgroundTasks()
         self._holdings: dict[str, Holding] = {}
         self._slow_until = -math.inf
+        """Until when leases are renewed half as often, because the table is too slow."""
         self._late_logged_until = -math.inf
+        """Until when late answers are not logged again."""
         self._times_changed = asyncio.Event()
         self._next_check_at = math.inf
         """When the deadlines of the holdings are checked next, unless `_times_changed` is set before."""
@@ -569,7 +571,13 @@ class LeaseKeeper:
         )
 
     def _note(self, holding: Holding, shown: RowShown) -> None:
-        """Note the answer to a write of `holding`. If the lease has a newer holding, the answer counts for that."""
+        """Note the answer to a write of `holding`. If the lease has a newer holding, the answer counts for that.
+
+        A row older than the one that we know is no news; then it only confirms. If news shows that another worker had
+        the lease while the holding was suspended, the holding ends. If the write was accepted, the belief counts from
+        `counts_from` on; if the holding has expired meanwhile, the lease is adopted again, unless we are giving it
+        away.
+        """
         row = shown.row
         current = self._holdings.get(row.key, holding)
         before = current.lease

@@ -53,8 +53,11 @@ class Slots:
         self.answered_at = 0.0
         """When a request was last answered."""
         self._round_at = 0.0
+        """When the present round began. Only requests that began after that count."""
         self._took_s: list[float] = []
+        """How long the requests of the present round took."""
         self._was_short = False
+        """Whether all slots were in use when the present round began."""
         self._tried: tuple[int, float] | None = None
         """While a new limit is being tried: the limit of the previous round, and how long requests took in that
         round."""

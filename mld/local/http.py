@@ -127,6 +127,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._close_after = False
         self._transport: asyncio.Transport | None = None
         self._arrived_at = ""
+        """The IP address of this machine to which the client connected."""
 
     # --- called by asyncio -------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
         self.arrived_at = ""
+        """The IP address of this machine to which the client connected."""
 
     # --- called by asyncio -------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class ShardLimits:
         self._write_bytes = Bucket(WRITE_BYTES_PER_S)
         self._write_records = Bucket(WRITE_RECORDS_PER_S)
         self._refuse_until = float("-inf")
+        """Until when reads are refused, after a page of the full 10 MiB."""
 
     def admit_iterator(self, now: float) -> bool:
         """Count a GetShardIterator call, and return whether it is allowed."""

@@ -2,7 +2,7 @@
 
 A file that cannot be used changes nothing in a running daemon, but makes its next start fail. So the fault is kept here
 and shown on all pages and commands, until the file is read without a fault. The files are the properties file, which is
-read again on request, and the list of streams, which is read every minute.
+read again on request, and the list of streams, which is read every 20 s.
 """
 
 from __future__ import annotations

@@ -28,7 +28,9 @@ class TableReach:
         self.table = table
         self._lease_duration_s = lease_duration_s
         self._answered_at = now
+        """When the latest request was sent that got an answer."""
         self._waiting_since: float | None = None
+        """Since when requests have been sent and none of them answered; None if one was."""
         self._failure = ""
         self._throttled_at = -math.inf
 

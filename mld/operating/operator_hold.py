@@ -5,11 +5,11 @@ operator looks like a worker: it owns leases and renews them, under an id that b
 lease ends the former owner's checkpoints at once, because each of them is conditional on the counter or the owner. If
 the command dies, its leases expire like those of a dead worker, and the fleet goes on with the rows as they are then.
 
-By force a lease is taken by the write with which a leader assigns a lease (leases#conditional-writes, assign). The
-write's condition is that the row still has the owner that was read; it adds one to the counter, whatever its value. A
-condition on the counter would protect nothing, because the owner is to lose the lease whatever it has written
-meanwhile. Later writes of the former owner are refused: a worker of mld makes each write conditional on being the
-owner, and Java on the counter that it wrote last.
+To take a lease by force, the operator uses the same write as a leader that assigns a lease (`assign` in
+leases#conditional-writes). Its only condition is that the row still has the owner that was read. It adds one to the
+counter, whatever the counter's value. A condition on the counter would protect nothing, because the owner is to lose
+the lease whatever it has written meanwhile. Later writes of the former owner are refused: a worker of mld makes each
+write conditional on being the owner, and Java on the counter that it wrote last.
 
 A worker of a 2.x fleet may steal a lease even from an operator. Then a write of the operator is refused, and the
 operator takes the lease again. Two operators never hold one table: an operator that finds leases of another one, which
@@ -41,7 +41,7 @@ PAUSE_S = 0.2
 
 
 class OperatorHold:
-    """The leases of one operator; made by `operator_hold`."""
+    """The leases of the operator `me`. `operator_hold` makes it, and explains `dead`."""
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class OperatorHold:
         self._duration_s = lease_duration_s
         self._held: dict[str, Lease] = {}
         self._noticed_at_s = clock.monotonic()
+        """When all former owners of leases taken by force will have noticed the loss at the latest; see
+        `until_noticed`."""
 
     @property
     def keys(self) -> frozenset[str]:

@@ -121,7 +121,11 @@ def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: floa
     """
 
     def view(shard: ShardView) -> ShardView:
-        """Return the view of a shard with the lag that was asked for, if there is an answer."""
+        """Return the view of a shard with the lag that Kinesis reported; the same view if it reported none.
+
+        An unknown verdict is judged again by that lag. Any other verdict stays, because its reason counts before the
+        lag (see `shard_view.judge`).
+        """
         behind_ms = answers.get(shard.key)
         if behind_ms is None:
             return shard

@@ -111,6 +111,7 @@ class SpanReader:
         self._iterator: str | None = None
         self._last_sequence: str | None = None
         self._next_at = clock.monotonic()
+        """When the next page may be read."""
         self.is_over = False
         """Whether the shard has ended and all its records were read."""
         self.is_at_tip = False

@@ -183,7 +183,11 @@ def place_at(text: bytes, start: int = 0) -> RecordPlace:
 
 
 def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes]:
-    """Yield the line of these pieces in chunks for the pipe. Small pieces are joined, long ones cut."""
+    """Yield the line of these pieces in chunks for the pipe. Small texts are joined up to `WRITTEN_BYTES_MAX`. A longer
+    text is cut into chunks of `PIECE_BYTES`, and its end is joined with what follows.
+
+    A chunk may exceed the limit by the head or the tail, which are short.
+    """
     held, size = [head], len(head)
     start = 1  # leaves out the comma of the first record
     for text in chain.from_iterable(piece.texts() for piece in pieces):

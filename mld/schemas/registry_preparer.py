@@ -1,4 +1,8 @@
-"""`RegistryPreparer`: a `SchemaPreparer` made from settings, with the registry's client and kept versions."""
+"""`RegistryPreparer`: the `SchemaPreparer` of a daemon, which takes schema frames off records before a child gets them.
+
+It makes from the settings what a `SchemaPreparer` needs: the client of the Glue Schema Registry, the store of versions
+that were looked up, and the process that decodes payloads. It opens and closes them.
+"""
 
 from __future__ import annotations
 

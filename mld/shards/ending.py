@@ -124,6 +124,7 @@ class ShardEnding:
     def __post_init__(self) -> None:
         self._operation = self.stream.metrics.worker.operations.shard_end
         self._last_sync_at_s: float | None = None
+        """When the last sync for an end began; the next one waits for a while."""
 
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
         """Create the child rows and record the children in the row of `lease`. May be repeated after any failure.

@@ -104,6 +104,7 @@ class TrackedStream:
         self._survey_lock = asyncio.Lock()
         self._surveyed: Survey | None = None
         self._surveyed_at = 0.0
+        """When the survey was begun."""
 
     async def parents_complete(self, lease: Lease) -> bool:
         """Return whether no parent blocks the shard; log each wait for a parent once."""

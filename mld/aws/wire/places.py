@@ -105,7 +105,9 @@ class Places:
     def give_back(self, place: WirePlace) -> None:
         """Free the place, or pass it to a waiting caller. Never raises.
 
-        A connection in it must be usable; otherwise the caller has to drop it before.
+        The caller has dropped the connection before if it cannot be used again. A connection that a thread has left in
+        the place goes back to the loop. A place that nobody waits for is kept only if it has a connection. If the call
+        got no answer (`silent`), the idle connections to the same origin are closed.
         """
         self._busy.discard(place)
         place.asked_s = math.inf

@@ -1,4 +1,9 @@
-"""`Turn`: a lock that measures for how long it is held. `TurnWatch` computes from that how busy the lock is."""
+"""`Turn`: the lock under which one thread at a time does long work, above all receiving and parsing a large body. It
+measures for how long it is held.
+
+`TurnWatch` computes from that how busy the lock is. If it is held almost all the time, calls wait for the processor and
+not for the network; then `Places` allows fewer calls at a time.
+"""
 
 from __future__ import annotations
 

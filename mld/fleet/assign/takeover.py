@@ -241,7 +241,11 @@ class Takeover:
     # --- leases to take -----------------------------------------------------------------------------------------------
 
     def _due_at(self, lease: Lease) -> float:
-        """Return when a lease is due for take-over, as far as we know; `math.inf` if never."""
+        """Return when a lease becomes due for take-over, by the table at the top of this module; `math.inf` if never.
+
+        The row of that table for an owner that has ended is not applied here, but by `_saw`. `alone_s` is how long the
+        lease may stand still until it is due.
+        """
         owner = lease.actual_owner
         if owner is None:
             return self._owned.since(lease.key) + FREE_GRACE_S

@@ -27,6 +27,7 @@ class Sightings:
         self._off_s: dict[str, float] = {}
         """By how many seconds the clock of each worker is certainly off."""
         self._saw_at = NEVER
+        """When the reports were last read."""
 
     def saw(self, reports: Iterable[WorkerReport], now: float, wall_s: float | None = None) -> None:
         """Note all present reports, one for each worker; `now` is monotonic. With `wall_s` the workers' clocks are

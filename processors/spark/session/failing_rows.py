@@ -135,8 +135,12 @@ class FailingRows:
         ]
 
     def _replacement(self, function: UserDefinedFunction) -> UserDefinedFunction | None:
-        """Return the replacement of a function, whose first argument is the number of the row; None if the function is
-        not replaced."""
+        """Return a function that replaces `function` during the search, and takes the row's number as an additional
+        first argument. Return None if `function` is not replaced.
+
+        A function that PySpark has translated into Spark's expressions (`transpiled`) is not replaced, because the
+        replacement could only run in Python, where the original may not run at all.
+        """
         from pyspark.accumulators import AddingAccumulatorParam
         from pyspark.sql.types import StructType
         from pyspark.sql.udf import UserDefinedFunction
