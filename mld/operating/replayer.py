@@ -265,8 +265,8 @@ def _tell(done: Replayer) -> int:
 
 
 class _ChildWords(logging.Handler):
-    """Prints the child's stderr, which may quote records, fit for a terminal. Of the log it prints the warnings, and the
-    lines of the child's stdout that are not answers.
+    """Prints the child's stderr, which may quote records, in a form fit for a terminal. Of the log it prints the
+    warnings, and the lines of the child's stdout that are not answers.
     """
 
     def __enter__(self) -> None:
