@@ -25,7 +25,9 @@ from mld.serving.control_file import claimed, inode_of
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 32
+CONNECTIONS_MAX = 32  # served at the same time
+WAITING_MAX = 256  # connections that wait to be served; more are closed at once
+WAIT_S = 5.0  # how long one of them waits
 REQUEST_BYTES_MAX = 4 * 1024
 REQUEST_TIMEOUT_S = 10.0  # for the caller to send its request
 ANSWER_TIMEOUT_S = 30.0  # for the daemon to make an answer, and for the caller to read each line of it
@@ -53,6 +55,10 @@ class ControlServer:
         self._place: ControlPlace | None = None
         self._inode: tuple[int, int] | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._waiting = 0
+        self._silent: dict[asyncio.Task[None], None] = {}
+        """The connections that are served and have sent no request, the oldest first."""
 
     async def start(self, place: ControlPlace, *, is_named: bool) -> str:
         """Listen at `place`, and return its path. If a socket is there already, replace it only if no process answers.
@@ -100,23 +106,46 @@ class ControlServer:
     # --- one connection -----------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, or drop it if there are too many or the caller is another user."""
+        """Serve one connection when there is room for it, or drop it if too many wait or the caller is another user.
+
+        If there is no room, the connection that has waited longest without sending its request is ended: so connections
+        that ask for nothing keep no command out.
+        """
         task = asyncio.current_task()
         assert task is not None
-        if len(self._open) >= CONNECTIONS_MAX or not _is_own(writer):
+        if (self._free.locked() and self._waiting >= WAITING_MAX) or not _is_own(writer):
             writer.transport.abort()
             return
         self._open.add(task)
         try:
-            await self._serve(reader, writer)
-        except (ConnectionError, TimeoutError, asyncio.CancelledError):
+            if self._free.locked() and (silent := next(iter(self._silent), None)) is not None:
+                del self._silent[silent]
+                silent.cancel()
+            await self._until_free()
+            try:
+                await self._serve(reader, writer, task)
+            finally:
+                self._free.release()
+        except (OSError, asyncio.CancelledError):
             pass  # the caller is gone or too slow, or this server stops: nothing can be sent
         finally:
             self._open.discard(task)
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _until_free(self) -> None:
+        """Wait until fewer than CONNECTIONS_MAX connections are served. Raises TimeoutError."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> None:
         """Read the request, and send the answer and the lines after it."""
+        self._silent[task] = None
         try:
             request = await _request(reader)
             asked = request.get("ask")
@@ -127,6 +156,8 @@ class ControlServer:
         except RequestRefused as error:
             await _send(writer, {"error": str(error)})
             return
+        finally:
+            self._silent.pop(task, None)
         async with contextlib.aclosing(answers):
             if await _send_first(answers, writer):
                 await _send_rest(answers, reader, writer)

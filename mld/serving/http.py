@@ -181,7 +181,7 @@ class HttpServer:
     async def _answer_probe(self, connection: socket.socket) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                await self._serve_connection(connection, requests_max=1)
+                await self._serve_connection(connection, requests_max=1, parts=False)
 
     async def _serve_at_place(self, connection: socket.socket, *, is_paced: bool) -> None:
         """Serve a connection that has a place. If it is paced, keep the place so long that its requests come no faster
@@ -193,8 +193,10 @@ class HttpServer:
         if is_paced:
             await asyncio.sleep(max(0.0, began + served * PACE_S - time()))
 
-    async def _serve_connection(self, connection: socket.socket, *, requests_max: int) -> int:
-        """Answer the requests of a connection, close it, and return how many were answered."""
+    async def _serve_connection(self, connection: socket.socket, *, requests_max: int, parts: bool = True) -> int:
+        """Answer the requests of a connection, close it, and return how many were answered. Without `parts` nobody
+        waits for the caller to close its side: the answer is short, and a caller that does so late takes no room.
+        """
         served = 0
         try:
             reader, writer = await asyncio.open_connection(sock=connection, limit=READ_BYTES)
@@ -204,9 +206,10 @@ class HttpServer:
         try:
             async for _ in self._serve(reader, writer, requests_max):
                 served += 1
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await part(reader, writer)
-        except (ConnectionError, TimeoutError):
+            if parts:
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    await part(reader, writer)
+        except OSError:  # ENOTCONN, too, if the caller resets the connection just after the answer
             pass  # the caller is gone or too slow: nothing can be sent
         finally:
             writer.transport.abort()

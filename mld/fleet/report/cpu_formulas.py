@@ -18,6 +18,8 @@ from typing import Any
 PERCENT_MAX = 100.0
 CPU_NUMBER_MAX = 100_000  # more processors than any machine has, so that a damaged file cannot name a huge range
 MICROS_PER_S = 1e6
+ECS_FIGURE_MAX = 2**64  # Docker counts in unsigned 64 bits; a larger number cannot be computed with
+SHOWN_MAX = 100  # characters of a value that a message shows
 SHARE_WHEN_MISSING = 2.0  # Docker's default for a container without a CPU setting
 
 
@@ -191,8 +193,8 @@ def _member_list(document: Any, name: str) -> list[Any]:
 def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
     value = _member_or_empty(parent).get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ValueError(f"{name} is not a figure: {value}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= ECS_FIGURE_MAX:
+        raise ValueError(f"{name} is not a figure: {str(value)[:SHOWN_MAX]!r}")
     return value
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from mld.aws.host_reader import HostReader, HostReadError
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.fleet.report.cpu_formulas import (
     CgroupUsage,
     ProcStat,
@@ -166,8 +167,9 @@ async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> 
     for source in await _candidates(host, environ, clock):
         try:
             await source.read()
-        except LoadUnreadableError as error:
-            log.debug("no CPU figures from %s: %s", source.name, error, extra={"action": "load_source_refused"})
+        except Exception as error:  # a document of others may be such that we have a bug for it
+            failure = error if isinstance(error, LoadUnreadableError) else survived(error, "looking for CPU figures")
+            log.debug("no CPU figures from %s: %s", source.name, failure, extra={"action": "load_source_refused"})
             continue
         log.info("CPU figures come from %s", source.name, extra={"action": "load_source"})
         return source

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mld.fleet.report import cpu_formulas
@@ -134,6 +135,50 @@ def test_ecs_statistics_are_read() -> None:
 def test_damaged_ecs_statistics_are_refused(document: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         cpu_formulas.parse_ecs_stats(document)
+
+
+PLACES = (
+    ("cpu_stats", "cpu_usage", "total_usage"),
+    ("cpu_stats", "system_cpu_usage"),
+    ("cpu_stats", "online_cpus"),
+    ("precpu_stats", "cpu_usage", "total_usage"),
+    ("precpu_stats", "system_cpu_usage"),
+    ("Limits", "CPU"),
+    ("Containers", "0", "Limits", "CPU"),
+)
+FIGURES = st.one_of(
+    st.sampled_from([None, True, "9", [], {}, 0, -1, 2**64, 10**400, 5e-324, 1e308, math.inf, -math.inf, math.nan]),
+    st.integers(),
+    st.floats(),
+)
+
+
+def replaced(value: Any, place: tuple[str, ...], figure: Any) -> Any:
+    """A document with another figure at a place, if it has that place."""
+    if not place:
+        return figure
+    if isinstance(value, list):
+        return [replaced(one, place[1:], figure) for one in value]
+    return {key: replaced(one, place[1:], figure) if key == place[0] else one for key, one in value.items()}
+
+
+@example([(PLACES[0], math.inf)])
+@example([(PLACES[4], 10**400)])
+@given(st.lists(st.tuples(st.sampled_from(PLACES), FIGURES), min_size=1, max_size=4))
+def test_whatever_a_metadata_service_says_is_a_percentage_no_figure_or_refused(
+    said: list[tuple[tuple[str, ...], Any]],
+) -> None:
+    stats, task = STATS, TASK
+    for place, figure in said:
+        stats, task = replaced(stats, place, figure), replaced(task, place, figure)
+    try:
+        found = cpu_formulas.parse_ecs_stats(stats)
+        online = cpu_formulas.parse_ecs_online(stats)
+        used = cpu_formulas.ecs_percent(found, online, cpu_formulas.ecs_limit_cpus({"DockerId": "own"}, task, online))
+    except ValueError as error:
+        assert len(str(error)) < 200
+    else:
+        assert used is None or 0 <= used <= 100
 
 
 @pytest.mark.parametrize(

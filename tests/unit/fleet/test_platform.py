@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +106,26 @@ def name_of(source: LoadSource | None) -> str | None:
 
 
 # --- detection
+
+
+@pytest.mark.parametrize("figure", [math.inf, 10**400, "9" * 100_000])
+async def test_a_metadata_service_that_says_what_is_no_figure_keeps_nobody_from_starting(
+    figure: object, host: HostReader, tmp_path: Path, metadata: Metadata, clock: SteppedClock
+) -> None:
+    plant(tmp_path, PROC)
+    metadata.documents["/v4/abc/stats"] = {"cpu_stats": {"cpu_usage": {"total_usage": figure}}}
+    assert name_of(await detect(host, {ECS_V4: f"{metadata.address}/v4/abc"}, clock)) == "/proc/stat"
+
+
+async def test_neither_does_a_document_that_our_reading_of_it_has_a_bug_for(
+    host: HostReader, tmp_path: Path, metadata: Metadata, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(_: object) -> None:
+        raise OverflowError("a defect")
+
+    plant(tmp_path, PROC)
+    monkeypatch.setattr(platform, "parse_ecs_stats", stumble)
+    assert name_of(await detect(host, {ECS_V4: f"{metadata.address}/v4/abc"}, clock)) == "/proc/stat"
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,7 @@ async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on(
     private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(control, "WAITING_MAX", 0)
     place, endless = ControlPlace(private, "a.sock"), Endless()
     async with serving(place, {"endless": endless}):
         reader, writer = await asyncio.open_unix_connection(place.path)
@@ -193,6 +194,36 @@ async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on(
             (_,) = await ask(place, "endless")
         assert not endless.ended.is_set()
         writer.close()
+
+
+async def test_connections_that_ask_for_nothing_keep_no_command_out(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(control, "REQUEST_TIMEOUT_S", PATIENCE_S)
+    place = ControlPlace(private, "a.sock")
+    async with serving(place):
+        silent = [await asyncio.open_unix_connection(place.path) for _ in range(3)]
+        async with asyncio.timeout(PATIENCE_S):
+            assert await silent[0][0].read() == b"", "the oldest of them made room"
+            assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_command_waits_until_there_is_room_for_it(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
+    place, endless = ControlPlace(private, "a.sock"), Endless()
+    async with serving(place, {"endless": endless, "hello": hello}):
+        reader, writer = await asyncio.open_unix_connection(place.path)
+        writer.write(b'{"ask": "endless"}\n')
+        await reader.readline()
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(ask(place, "hello"))
+            writer.close()
+        assert asked.result() == [{"answer": {"hello": "nobody"}}]
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

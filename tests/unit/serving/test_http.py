@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +148,25 @@ def test_whoever_says_nothing_keeps_no_probe_out_and_is_not_ended_for_it(monkeyp
             for reader, writer in silent:
                 assert status(await asked_on(reader, writer)) == 200
                 writer.close()
+
+    run(check)
+
+
+def test_a_prober_that_does_not_close_its_side_keeps_no_other_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PLACES_MAX", 0)
+    monkeypatch.setattr(http, "PROBES_MAX", 1)
+    monkeypatch.setattr(http, "PROBE_TIMEOUT_S", PATIENCE_S)
+
+    async def check(port: int) -> None:
+        connected: list[asyncio.StreamWriter] = []
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                connected.append(writer)
+                writer.write(request("GET /hello"))
+                assert status(await reader.read()) == 200
+        for writer in connected:
+            writer.close()
 
     run(check)
 
@@ -324,6 +347,33 @@ def test_a_link_on_another_site_opens_a_page_only_as_a_document() -> None:
 def test_who_sends_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.01)
     assert one(b"GET /hello HT") == b""
+
+
+def test_a_caller_who_resets_the_connection_just_after_the_answer_leaves_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(port: int) -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        send, caller, reset = http.send_answer, socket.create_connection(("127.0.0.1", port)), asyncio.Event()
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        async def send_and_reset(*given: Any, **named: Any) -> None:
+            await send(*given, **named)
+            caller.close()
+            reset.set()
+
+        monkeypatch.setattr(http, "send_answer", send_and_reset)
+        caller.sendall(request("GET /hello"))
+        async with asyncio.timeout(PATIENCE_S):
+            await reset.wait()
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the server lets go of the task
+        gc.collect()  # the loop is told of an error that nobody has fetched
+        assert errors == []
+
+    run(check)
 
 
 def test_close_ends_open_connections() -> None:
