@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 NEARNESS_MIN = 0.7
 """A word that is at least this similar (0 to 1) to the name of a command is taken for that name, misspelt."""
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
+COLLECT_EVERY = 50_000
+"""New objects between two collections of garbage. Imports make 300,000 objects, and hardly any garbage."""
 _WORDS = "mld.words"
 """Key in click's context under which the words of the command line are kept."""
 
@@ -109,12 +111,7 @@ class _Commands(click.Group):
         if cmd_name not in MODULE_OF:
             return super().get_command(ctx, cmd_name)
         say_what_is_logged()
-        gc.disable()  # modules stay: collections while they are imported would find nothing
-        try:
-            module = import_module(MODULE_OF[cmd_name])
-        finally:
-            gc.enable()
-        found: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        found: click.Command = getattr(import_module(MODULE_OF[cmd_name]), cmd_name.replace("-", "_"))
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -159,6 +156,7 @@ def show_help(ctx: click.Context, name: str | None) -> None:
 def main() -> NoReturn:
     """Run the command line, for the console script and for `python -m mld`."""
     open_standard_streams()
+    gc.set_threshold(COLLECT_EVERY)
     atexit.register(gc.freeze)  # what a last collection would find, the end of the process frees as well
     if "_MLD_COMPLETE" in os.environ:  # a shell asks click to complete a word
         leave_terminal()

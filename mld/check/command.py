@@ -229,7 +229,9 @@ def _line(text: str) -> Text:
 def _console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a value may have characters that the locale cannot show
-    return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    return Console(
+        file=sys.stdout, highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH
+    )
 
 
 def _table(values: Sequence[EffectiveValue]) -> Table:

@@ -1,19 +1,16 @@
 """`refusals`: finds values of a readable file that `mld run` or AWS would refuse. Used by `mld run` and `mld check`.
 
-Names are checked against the patterns in botocore's models of the services. Programs and packages must exist on this
+Names are checked against the rules of the services. Programs and packages must exist on this
 machine. A remark never contains a value from the file, because the value may contain a secret; `mld check` itself shows
 the values that may be shown.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from mld import pip_install
@@ -50,17 +47,9 @@ class NameRule:
         return f"{self.least} to {self.most} characters that match {self.pattern}"
 
 
-def name_rule(service: str, shape: str) -> NameRule:
-    """Return the rule for names of a `shape` in botocore's newest model of a service.
-
-    This blocks for some milliseconds. It reads the model's file, because to import botocore would take ten times as
-    long.
-    """
-    spec = find_spec("botocore")
-    assert spec is not None and spec.origin is not None, "mld requires it"
-    with gzip.open(max(Path(spec.origin).parent.glob(f"data/{service}/*/service-2.json.gz"))) as model:
-        found = json.load(model)["shapes"][shape]
-    return NameRule(found["min"], found["max"], found["pattern"])
+STREAM_NAME = NameRule(1, 128, "[a-zA-Z0-9_.-]+")
+CONSUMER_NAME = STREAM_NAME
+TABLE_NAME = NameRule(3, 255, "[a-zA-Z0-9_.-]+")
 
 
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
@@ -77,17 +66,15 @@ def refusals(settings: Settings, file_name: str) -> list[Remark]:
 
 def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
     """Yield errors for names of tables, streams and consumers that AWS would refuse."""
-    stream, table = name_rule("kinesis", "StreamName"), name_rule("dynamodb", "TableName")
     names = [
-        ("tableName", "a table", table, settings.lease_table.name),
-        ("workerMetricsTableName", "a table", table, settings.worker_metrics_table.name),
-        ("coordinatorStateTableName", "a table", table, settings.coordinator_state_table.name),
+        ("tableName", "a table", TABLE_NAME, settings.lease_table.name),
+        ("workerMetricsTableName", "a table", TABLE_NAME, settings.worker_metrics_table.name),
+        ("coordinatorStateTableName", "a table", TABLE_NAME, settings.coordinator_state_table.name),
     ]
     if not settings.is_multi_stream and settings.stream_arn is None:
-        names.insert(0, ("streamName", "a stream", stream, settings.stream_name))
+        names.insert(0, ("streamName", "a stream", STREAM_NAME, settings.stream_name))
     if settings.reader.by_fan_out and settings.fanout.consumer_arn is None:
-        consumer = name_rule("kinesis", "ConsumerName")
-        names.append(("fanoutConfig.consumerName", "a consumer", consumer, settings.fanout.consumer_name))
+        names.append(("fanoutConfig.consumerName", "a consumer", CONSUMER_NAME, settings.fanout.consumer_name))
     named: set[str] = set()
     for own_key, what, rule, name in names:
         is_derived = own_key != "streamName" and name.startswith(settings.application_name)

@@ -207,7 +207,7 @@ def _look(
                 return shown(*await look())[0]
 
             if watch and output == "table" and sys.stdout.isatty():
-                await follow(listing, Console(highlight=False, markup=False))
+                await follow(listing, Console(highlight=False, markup=False, emoji=False))
             while True:
                 status, faults = await look()
                 FORMATS[output](*shown(status, faults), watch)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mld.aws.service import Service
 from mld.aws.service_time import ServiceTime
@@ -28,12 +28,13 @@ from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABL
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating import events
 from mld.operating.fleet_status import FleetStatus, fleet_status_steps
-from mld.operating.naming import full_key
 from mld.operating.open_services import REQUEST_TIMEOUT_S, dynamo_of, if_there
-from mld.operating.plan import Change
 from mld.operating.shard_view import LAG_MAX_S, ViewRules
 from mld.properties.settings import Settings
 from mld.tracking import stream_list
+
+if TYPE_CHECKING:
+    from mld.operating.plan import Change
 
 
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
@@ -182,6 +183,8 @@ async def with_stream(settings: Settings, name: str) -> str:
     """
     if not settings.is_multi_stream or ":" in name:
         return name
+    from mld.operating.naming import full_key
+
     async with fleet_reader(settings) as reader:
         status = await if_there(reader.look(), None)
     if status is None:

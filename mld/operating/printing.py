@@ -32,7 +32,7 @@ TABLE_FRAME_LINES = 2  # the head of the table, and the line that counts the row
 def print_listing(listing: Listing) -> None:
     """Print the listing to stdout. On a terminal that is too narrow for it, ids are shortened and cells folded."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
     if len(listing.rows) > ROWS_MAX:
         print_wide(listing)
         return

@@ -20,6 +20,6 @@ __all__ = ["run_quickstart"]
 def run_quickstart(records: int, directory: str, *, plain: bool = False) -> int:
     """Run a tour whose files are in `directory`; return the exit code. Raises NotReadyError and QuickstartError."""
     check_extra()
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     kind: type[Tour] = PlainTour if plain else SparkTour
     return kind(Path(directory).absolute(), console, records).run()

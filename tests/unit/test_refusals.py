@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from botocore.loaders import Loader
 
 from mld.check.command import print_check
-from mld.check.refusals import name_rule, refusals
+from mld.check.refusals import CONSUMER_NAME, TABLE_NAME, NameRule, refusals
+from mld.check.refusals import STREAM_NAME as STREAM_RULE
 from mld.daemon.process import RunRequest, run_daemon
 from mld.properties.loader import load
 from mld.properties.remarks import ConfigurationError, Level, Remark
@@ -164,8 +166,21 @@ def test_check_and_run_refuse_the_same(
     assert "1 error(s)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("service", "shape", "rule"),
+    [
+        ("kinesis", "StreamName", STREAM_RULE),
+        ("kinesis", "ConsumerName", CONSUMER_NAME),
+        ("dynamodb", "TableName", TABLE_NAME),
+    ],
+)
+def test_the_rules_of_names_are_those_of_the_service(service: str, shape: str, rule: NameRule) -> None:
+    found = Loader().load_service_model(service, "service-2")["shapes"][shape]
+    assert rule == NameRule(found["min"], found["max"], found["pattern"])
+
+
 def test_the_names_of_a_list_are_those_of_the_service() -> None:
-    rule = name_rule("kinesis", "StreamName")
+    rule = STREAM_RULE
     assert STREAM_NAME.pattern == f"{rule.pattern.removesuffix('+')}{{{rule.least},{rule.most}}}"
 
 
