@@ -168,6 +168,7 @@ ATTACK_BYTES ?= 1000000
 fuzz-producer: $(DEV)
 	$(BIN)/python -m tests.fuzz.producer --examples $(PAGES) --bytes $(ATTACK_BYTES)
 	$(BIN)/python -m tests.fuzz.schemas --examples $(PAGES)
+	$(BIN)/python -m tests.fuzz.budgets --examples $(PAGES)
 	$(BIN)/python -m tests.fuzz.json_payloads --examples $(PAGES)
 
 .PHONY: simulate scenarios scale

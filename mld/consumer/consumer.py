@@ -24,6 +24,7 @@ from mld.consumer.parallel import ParallelProcessor, all_or_none
 from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildProcess, ChildStartError, ShardAddress
 from mld.consumer.processor import CheckpointHandler, Processor
+from mld.consumer.record_budgets import RecordBudgets
 from mld.consumer.shard_care import EndVerdict, MissingVerdict
 from mld.consumer.shard_processor import ShardProcessor
 from mld.consumer.stopping import Stopping
@@ -65,6 +66,7 @@ class ShardConsumer:
         if (status := held.lease.status) is not None:
             self.part.trend = Trend(status.trend or "", status.at_s)
         self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
+        self._budgets = RecordBudgets(self.key, parts.clock, self.part)
         self._trace = parts.traces.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
@@ -79,7 +81,7 @@ class ShardConsumer:
         self._anchor_s: float | None = None  # epoch seconds at which reading at LATEST began, for the next reader
         self._read_to_s = read_to_s(held.lease)  # epoch seconds; all records that arrived earlier are checkpointed
         self._children: Sequence[ChildShard] = ()
-        self._failures = Failures(held, parts, settings)
+        self._failures = Failures(held, parts, settings, self._budgets.letters)
         self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._why_parked = PARKED
@@ -324,7 +326,8 @@ class ShardConsumer:
         """Give the child the records of a page that are new to it. During a search for a poison record they are given
         in parts.
         """
-        batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
+        range_ = self._lease.hash_range
+        batch = await batch_of(page, self._delivered, range_, self._source, self._stopping, self._budgets)
         if batch is None:
             return ActivityOutcome.DONE
         if batch.largest is None and not self._settings.deliver_empty_batches:

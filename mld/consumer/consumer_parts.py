@@ -13,6 +13,7 @@ from mld.aws.letters import LetterBox
 from mld.consumer.dead_letters import Sender
 from mld.consumer.ports import ProcessorHost, ShardAddress
 from mld.consumer.protocol_trace import ProtocolTraces
+from mld.consumer.record_budgets import RecordBudgets
 from mld.consumer.shard_care import ShardCare
 from mld.core.clock import Clock
 from mld.core.positions import InitialPosition
@@ -56,9 +57,9 @@ class ShardSource:
     initial: InitialPosition
     sender: Sender
     label: StreamLabel | None = None
-    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None
-    """Removes the frames of a schema registry from the records of a batch; None if records of the stream have no
-    frames."""
+    prepare: Callable[[ChildBatch, RecordBudgets], Awaitable[ChildBatch]] | None = None
+    """Removes the frames of a schema registry from the records of a batch, within the budgets of its shard; None if
+    records of the stream have no frames."""
     placement: Placement | None = None
     """Finds out whether the stream's records are in the shards that their hash keys belong to; None if they certainly
     are."""

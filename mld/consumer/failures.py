@@ -23,6 +23,7 @@ from mld.consumer.consumer_parts import ConsumerParts
 from mld.consumer.dead_letters import dead_letter_of
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError
+from mld.consumer.record_budgets import RecordBudget
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
 from mld.core.log_fields import about
@@ -62,7 +63,9 @@ def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
 class Failures:
     """Counts the failures of one consumer's record processor, and decides what follows from them."""
 
-    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
+    def __init__(
+        self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings, letters_budget: RecordBudget
+    ) -> None:
         self._key = held.lease.key
         self._sender = parts.source_of(held.lease).sender
         self._shard_id = held.lease.shard_id
@@ -70,6 +73,7 @@ class Failures:
         self._parts = parts
         self._settings = settings
         self._search = Bisecting(settings.poison_attempts or 0)
+        self._letters_budget = letters_budget
         self.count = 0  # failures without checkpoint progress, including those under earlier owners
         self._here = 0  # those failures of `count` that this worker saw
         self._level = 0  # how many times the pause has been lengthened
@@ -221,6 +225,8 @@ class Failures:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
         position, framed = self._candidate
+        if (wait_s := self._letters_budget.wait_s()) > 0.0:
+            await stopping.pause(wait_s)
         framed = framed.as_it_came()
         attempts = self._search.attempts
         dead_letter = dead_letter_of(
@@ -234,6 +240,7 @@ class Failures:
         )
         fields = {"position": str(position), "attempts": attempts}
         try:
+            self._letters_budget.charge()
             place = await stopping.unless(self._parts.letters.put(dead_letter))
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=about("letter_failed", self._key, **fields))

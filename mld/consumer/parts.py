@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mld.consumer.consumer_parts import ShardSource
+from mld.consumer.record_budgets import RecordBudgets
 from mld.consumer.stopping import Stopping
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, HashRange, Page, PlainBatch
@@ -21,7 +22,12 @@ from mld.protocol.framed_records import FramedRecord, Splitter, line_of
 
 
 async def batch_of(
-    page: Page, delivered: Position, hash_range: HashRange | None, source: ShardSource, stopping: Stopping
+    page: Page,
+    delivered: Position,
+    hash_range: HashRange | None,
+    source: ShardSource,
+    stopping: Stopping,
+    budgets: RecordBudgets,
 ) -> ChildBatch | None:
     """Return the batch of a page's records after `delivered`; None if a stop is requested while schemas are fetched."""
     if source.placement is not None and page.bears_frames:  # other pages cannot have aggregates
@@ -30,7 +36,7 @@ async def batch_of(
     await in_turns(batch.opening())
     if source.prepare is None or not page.bears_frames:
         return batch
-    return await stopping.unless(source.prepare(batch))
+    return await stopping.unless(source.prepare(batch, budgets))
 
 
 class PlacedRecord(NamedTuple):

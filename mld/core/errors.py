@@ -146,6 +146,10 @@ class SchemaUnreachableError(MldError):
     """The schema registry gives no usable answer now: none at all, throttling, or access denied."""
 
 
+class BudgetSpentError(MldError):
+    """A record asks for work beyond the budget of its shard, so the work is not done."""
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from mld.aws.letters import LetterBox
 from mld.aws.service import Service
 from mld.consumer.consumer_parts import ConsumerParts, Signal
 from mld.consumer.ports import ProcessorHost
+from mld.consumer.record_budgets import RecordBudgets
 from mld.core.clock import Clock
 from mld.core.streams import ChildBatch
 from mld.daemon.stream_opener import StreamOpener
@@ -51,7 +52,7 @@ def assemble(
     polls_on_a_beat: bool = False,
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
-    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
+    prepare: Callable[[ChildBatch, RecordBudgets], Awaitable[ChildBatch]] | None = None,
 ) -> Worker:
     """Return a worker that uses these implementations of the ports. `dynamo` is the service behind `table`.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mld.consumer.consumer_parts import ShardSource
 from mld.consumer.dead_letters import Sender
+from mld.consumer.record_budgets import RecordBudgets
 from mld.core.clock import Clock
 from mld.core.streams import ChildBatch
 from mld.daemon.stream_ports import SourcePorts
@@ -30,7 +31,7 @@ class StreamOpener:
     shares: ReaderShares
     """Objects that the readers of all streams share, such as the budget of memory for records that wait."""
     clock: Clock
-    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None
+    prepare: Callable[[ChildBatch, RecordBudgets], Awaitable[ChildBatch]] | None
     """Decodes records that were written with a schema registry; with None, records are passed on unchanged."""
 
     async def open(self, listed: ListedStream | None) -> OpenedStream:

@@ -39,8 +39,9 @@ traceback, and leaves room for other events.
 """
 WITH_LINES_MAX = 5
 """How many of the newest events keep their lines; only one does if the events do not fit otherwise."""
-FAILURES_OF_SHARD_MAX = 2
-"""How many failures of one shard are kept: the first and the last. All of them would leave no room for other events."""
+REPEATED_OF_SHARD_MAX = 2
+"""How many events of one shard are kept of each kind in `REPEATED`: the first and the last. All of them would leave no
+room for other events."""
 MOVES_MAX = 3
 """If more leases than this move between the same two workers within one write, the moves become one event."""
 NAMED_MAX = 10
@@ -66,9 +67,12 @@ class EventKind(Enum):
     TABLE = "table"
     STRANGER = "stranger"
     CLOCK = "clock"
+    BUDGET = "budget"
 
 
 KINDS = frozenset(kind.value for kind in EventKind)
+REPEATED = frozenset({EventKind.FAILED, EventKind.RECOVERED, EventKind.BUDGET})
+"""Kinds of events that records can cause again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[
     """Return the stored events `there` together with the `new` ones, the newest last.
 
     If the old and the new owner have both noted a move, one event remains. Of a shard's failures the first and the last
-    remain. Events older than KEPT_S are dropped.
+    remain; the same holds for the other `REPEATED` kinds. Events older than KEPT_S are dropped.
     """
     kept: dict[int, Event] = {}
     last: dict[tuple[EventKind, str], list[int]] = {}
@@ -152,7 +156,7 @@ def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[
             if len(event.text) <= len(kept[alike[-1]].text):
                 continue
             del kept[alike.pop()]  # keep the longer text: it is from the old owner, which knows more
-        if event.kind is EventKind.FAILED and len(alike) >= FAILURES_OF_SHARD_MAX:
+        if event.kind in REPEATED and len(alike) >= REPEATED_OF_SHARD_MAX:
             del kept[alike.pop()]
         kept[number] = event
         alike.append(number)

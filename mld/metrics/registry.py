@@ -83,6 +83,15 @@ class Metrics:
         parts = self.shards.items()
         return {key: part.contested_words for key, part in parts if wall_s < part.contested_until_s}
 
+    def spent_budgets(self, wall_s: float) -> dict[str, str]:
+        """Return for each shard whose records used up a budget lately a text about that, by lease key."""
+        found = {}
+        for key, part in self.shards.items():
+            words = [words for words, until_s in part.spent_words.values() if wall_s < until_s]
+            if words:
+                found[key] = "; ".join(words)
+        return found
+
     def slow_services(self, now: float) -> dict[str, str]:
         """Return, by service, a text about how late its answers are, for services that slow this worker down."""
         slow = {}

@@ -209,6 +209,13 @@ class ShardMetrics:
         "KPL aggregates that were not opened: `range` are lost to this application, `malformed` are delivered closed.",
         "why",
     )
+    budget_refusals: Tally = tally(
+        "mld_budget_refusals_total",
+        "Work that records of a shard asked for beyond its budget: schema_lookups, decoding, warnings, dead_letters.",
+        "budget",
+    )
+    spent_words: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
+    """For each budget that was used up, a text about it, and until when it is shown, in epoch seconds."""
     losses: int = counter(
         "mld_retention_losses_total",
         "Times that records left the stream before they were read; how many each time cannot be known.",
@@ -519,6 +526,10 @@ class ShardMetrics:
     def contested(self, words: str, wall_s: float, for_s: float) -> None:
         """Note that another subscriber took over the subscription again; this is reported for `for_s` seconds."""
         self.contested_words, self.contested_until_s = words, wall_s + for_s
+
+    def spent(self, budget: str, words: str, wall_s: float, for_s: float) -> None:
+        """Note that a budget of the shard's records is used up; this is reported for `for_s` seconds."""
+        self.spent_words[budget] = words, wall_s + for_s
 
     def _count_empty_fetches(self) -> None:
         """Add the empty fetches that were only collected until now."""

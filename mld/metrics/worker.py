@@ -81,8 +81,8 @@ class WorkerMetrics:
     )
     framed_records: Tally = tally(
         "mld_framed_records_total",
-        "Records with the frame of the Glue Schema Registry: decoded, or why not (unknown, unreachable, undecodable), "
-        "counted once more at each attempt of a batch that waits.",
+        "Records with the frame of the Glue Schema Registry: decoded, or why not (unknown, unreachable, undecodable, "
+        "over_budget), counted once more at each attempt of a batch that waits.",
         "result",
     )
     units: Tally = tally(

@@ -50,6 +50,8 @@ class Own:
     """Services that answer too late, with words on how late."""
     contested: Mapping[str, str] = field(default_factory=dict)
     """Subscriptions that another program takes over again and again: words on it, by lease key."""
+    spent: Mapping[str, str] = field(default_factory=dict)
+    """Shards whose records used up a budget lately: words on it, by lease key."""
     left_behind: str | None = None
     """The mode that the fleet has changed to, if this worker was set to stay in a 2.x mode. It takes no leases then."""
     unread: str | None = None

@@ -166,6 +166,22 @@ def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
 
 
 @kind(
+    "budget-spent",
+    Severity.TICKET,
+    "Records of a shard ask for more than their budget: lookups of schemas, decoding, lines of the log, dead letters.",
+    "The log names records (schema_failed); find their producer, and what it puts into them.",
+    "records-ask-for-more-than-their-budget",
+    of_setup=False,
+    is_own=True,
+)
+def _budget_spent(seen: FleetSight) -> Iterator[Found]:
+    if seen.own is not None:
+        remedy = "find out which producer puts such records: the log and schemaError of the records name them"
+        for key, words in seen.own.spent.items():
+            yield Found(key, words, remedy, shard=key, owner=seen.own.worker, stream=seen.label_of(key))
+
+
+@kind(
     "left-behind",
     Severity.TICKET,
     "The fleet has left the mode of 2.x, and a worker that is set to stay in it takes no leases.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mld.properties.values import SchemaMode
 from mld.protocol.codec import RECORD_END, record_keys
@@ -18,6 +19,8 @@ from mld.schemas.decoder_process import DecoderJob
 from mld.schemas.frame import HEADER_BYTES, Frame, frame_of
 from mld.schemas.registry import SchemaVersion
 
+FRAMES_KEPT_MAX = 1_000
+"""Parsed frames that are kept: records of the same schema version have equal ones."""
 _DATA_START = len(b'{"data":"')
 _HEADER_CHARS = HEADER_BYTES // 3 * 4  # 18 bytes are whole groups of base64, so the payload's base64 begins after these
 
@@ -38,7 +41,12 @@ def frame_in(record: FramedRecord) -> Frame | None:
     text = record.text
     if FRAME_IN_BASE64.match(text, _DATA_START) is None:
         return None
-    return frame_of(a2b_base64(text[_DATA_START : min(_DATA_START + _HEADER_CHARS, _data_end(text))]))
+    return _frame_in_base64(text[_DATA_START : min(_DATA_START + _HEADER_CHARS, _data_end(text))])
+
+
+@lru_cache(maxsize=FRAMES_KEPT_MAX)
+def _frame_in_base64(header: bytes) -> Frame | None:
+    return frame_of(a2b_base64(header))
 
 
 def job_of(record: FramedRecord, frame: Frame, version: SchemaVersion, mode: SchemaMode) -> DecoderJob:

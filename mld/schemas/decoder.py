@@ -12,6 +12,7 @@ from __future__ import annotations
 import resource
 import signal
 import sys
+import time
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable
@@ -27,9 +28,9 @@ REQUEST = Struct(">cHI")
 """Head of a request: SCHEMA or PAYLOAD; the number of the schema (0: none), with ZLIB_BIT set if the payload is
 compressed; the number of bytes that follow.
 """
-ANSWER = Struct(">cI")
+ANSWER = Struct(">cIII")
 """Head of an answer: DONE or FAILED; the number of bytes that follow, which are base64 if DONE, and a reason as text if
-FAILED.
+FAILED; the microseconds of CPU that it took, and how many of them are more than usual for the size of the payload.
 """
 SCHEMA, PAYLOAD, DONE, FAILED = b"S", b"P", b"D", b"F"
 ZLIB_BIT = 0x8000
@@ -38,6 +39,9 @@ MEMORY_BYTES_MAX = 512 * 1024 * 1024
 """Limit of the address space. A record of 10 MiB of small values takes about 200 MB as Python objects."""
 CPU_S = 0.2
 CPU_S_PER_MB = 0.4  # three times what small values take on a slow machine
+CPU_S_USUAL = 0.005
+"""Besides `CPU_S_PER_MB`, a record may take so long without being counted against its shard: a hundred times what a
+small record takes."""
 _WHY_CHARS_MAX = 500
 
 
@@ -56,10 +60,16 @@ def _encoded(data: bytes) -> bytes:
     return b2a_base64(data, newline=False)
 
 
-def serve(requests: BinaryIO, answers: BinaryIO, allow_cpu: Callable[[float], object]) -> None:
+def serve(
+    requests: BinaryIO,
+    answers: BinaryIO,
+    allow_cpu: Callable[[float], object],
+    cpu_s: Callable[[], float] = time.process_time,
+) -> None:
     """Answer requests one after the other, until the input ends.
 
-    `allow_cpu(seconds)` makes the kernel end this process after that much more CPU time; 0 removes the limit.
+    `allow_cpu(seconds)` makes the kernel end this process after that much more CPU time; 0 removes the limit. `cpu_s`
+    returns the CPU time that this process has taken.
     """
     definitions: dict[int, str] = {}
     decoders: dict[int, Callable[[bytes], bytes]] = {}
@@ -73,13 +83,15 @@ def serve(requests: BinaryIO, answers: BinaryIO, allow_cpu: Callable[[float], ob
             decoders.pop(number, None)
             continue
         schema = number & ~ZLIB_BIT
+        began_s, work_bytes = cpu_s(), size
         try:
             allow_cpu(CPU_S)
             data = _decoded(body, is_compressed=bool(number & ZLIB_BIT))
+            work_bytes = len(data)
             if schema:
                 definition = definitions[schema]
-                size = len(data) + (0 if schema in decoders else len(definition))
-                allow_cpu(CPU_S + size * CPU_S_PER_MB / 1e6)
+                work_bytes += 0 if schema in decoders else len(definition)
+                allow_cpu(CPU_S + work_bytes * CPU_S_PER_MB / 1e6)
                 if schema not in decoders:
                     decoders[schema] = avro_decoder(definition)
                 data = decoders[schema](data)
@@ -89,7 +101,9 @@ def serve(requests: BinaryIO, answers: BinaryIO, allow_cpu: Callable[[float], ob
         except MemoryError:
             kind, body = FAILED, f"decoding it takes more than {MEMORY_BYTES_MAX} bytes of memory".encode()
         allow_cpu(0)
-        answers.write(ANSWER.pack(kind, len(body)) + body)
+        took_s = cpu_s() - began_s
+        excess_s = max(0.0, took_s - CPU_S_USUAL - work_bytes * CPU_S_PER_MB / 1e6)
+        answers.write(ANSWER.pack(kind, len(body), int(took_s * 1e6), int(excess_s * 1e6)) + body)
         answers.flush()  # now, because the next record may end this process
 
 

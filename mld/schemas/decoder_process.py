@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,10 @@ class DecoderAnswers:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self.took_s = 0.0
+        """CPU seconds of all answers."""
+        self.excess_s = 0.0
+        """Those of them that are more than usual for the size of their payloads."""
 
     def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
         """Yield the answers that this piece completes. Raises EOFError if the bytes cannot come from the decoder."""
@@ -82,13 +86,15 @@ class DecoderAnswers:
         rest += piece
         start = 0
         while len(rest) - start >= ANSWER.size:
-            kind, size = ANSWER.unpack_from(rest, start)
+            kind, size, took, excess = ANSWER.unpack_from(rest, start)
             if size > ANSWER_BYTES_MAX:
                 raise EOFError(f"an answer of {size} bytes")
             end = start + ANSWER.size + size
             if end > len(rest):
                 break
             body = bytes(rest[start + ANSWER.size : end])
+            self.took_s += took / 1e6
+            self.excess_s += excess / 1e6
             yield body if kind == DONE else UndecodableError(body.decode(errors="replace"))
             start = end
         del rest[:start]
@@ -102,6 +108,8 @@ class _RunningDecoder:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     requests: DecoderRequests
+    cpu_s: float = 0.0
+    """CPU seconds of the payloads that it has answered."""
 
 
 class DecoderProcess:
@@ -116,36 +124,50 @@ class DecoderProcess:
         """Id of the process; None if none is running."""
         return None if self._running is None else self._running.process.pid
 
-    async def decode(self, jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
-        """Return for each job the decoded payload in base64, or the error that says why it cannot be decoded."""
+    async def decode(
+        self, jobs: Sequence[DecoderJob], may_go_on: Callable[[float], bool] = lambda _: True
+    ) -> list[bytes | UndecodableError]:
+        """Return for each job the decoded payload in base64, or the error that says why it cannot be decoded.
+
+        `may_go_on(seconds)` is told the CPU time that payloads took beyond what is usual for their size, and all CPU
+        time of a process that a payload has ended. If it returns False then, the jobs that are left are not done, and
+        the result is shorter.
+        """
         found: list[bytes | UndecodableError] = []
         tries = 0
         while len(found) < len(jobs):
             before = len(found)
             async with self._turn:
                 try:
-                    await self._decode_more(jobs, found)
+                    await self._decode_more(jobs, found, may_go_on)
                     return found
                 except (OSError, EOFError, TimeoutError) as error:
-                    why, is_final = self._end(error)
+                    why, is_final, cost_s = self._end(error)
                 except BaseException:
                     self._end(None)
                     raise
             tries = 1 if len(found) > before else tries + 1
-            log.info("a record has ended the decoder: %s", why, extra={"action": "decoder_ended"})
+            log.debug("a record has ended the decoder: %s", why, extra={"action": "decoder_ended"})
             if is_final or tries == TRIES:
                 found.append(UndecodableError(why))
                 tries = 0
+            if not may_go_on(cost_s):
+                break
         return found
 
-    async def _decode_more(self, jobs: Sequence[DecoderJob], found: list[bytes | UndecodableError]) -> None:
+    async def _decode_more(
+        self,
+        jobs: Sequence[DecoderJob],
+        found: list[bytes | UndecodableError],
+        may_go_on: Callable[[float], bool],
+    ) -> None:
         """Send the jobs that are not answered yet, and append their answers to `found`. Raises OSError, EOFError or
         TimeoutError if the process ends or hangs.
         """
         running = self._running or await self._start()
         sending = asyncio.create_task(_send(running, jobs[len(found) :]))
+        answers = DecoderAnswers()
         try:
-            answers = DecoderAnswers()
             while len(found) < len(jobs):
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     piece = await running.reader.read(READ_BYTES)
@@ -156,6 +178,9 @@ class DecoderProcess:
             sending.cancel()
             with suppress(asyncio.CancelledError, OSError):
                 await sending
+            running.cpu_s += answers.took_s
+            if answers.excess_s:
+                may_go_on(answers.excess_s)
 
     async def _start(self) -> _RunningDecoder:
         """Start a process, and connect to it by a socket pair."""
@@ -170,21 +195,34 @@ class DecoderProcess:
         self._running = _RunningDecoder(process, reader, writer, DecoderRequests())
         return self._running
 
-    def _end(self, error: BaseException | None) -> tuple[str, bool]:
-        """End the process. Return why it gave no answer, and whether another try would be useless."""
+    def _end(self, error: BaseException | None) -> tuple[str, bool, float]:
+        """End the process. Return why it gave no answer, whether another try would be useless, and the CPU seconds that
+        it took besides the payloads that it has answered.
+        """
         running, self._running = self._running, None
         if running is None:
-            return f"the decoder cannot be started: {error}", True
+            return f"the decoder cannot be started: {error}", True, 0.0
         running.writer.close()
-        running.process.kill()
-        code = running.process.wait()
+        code, cpu_s = _killed(running.process)
+        cost_s = max(0.0, cpu_s - running.cpu_s)
         if code == -signal.SIGPROF:
-            return "decoding it takes more CPU time than a record of its size may take", True
-        return f"decoding it ended the decoder ({_name_of(code)})", False
+            return "decoding it takes more CPU time than a record of its size may take", True, cost_s
+        return f"decoding it ended the decoder ({_name_of(code)})", False, cost_s
 
     def close(self) -> None:
         """End the process if it is running."""
         self._end(None)
+
+
+def _killed(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """Kill the process unless it has ended. Return its exit code, and the CPU seconds that it has taken."""
+    try:
+        os.kill(process.pid, signal.SIGKILL)  # `Popen.kill` would wait for an ended one, and drop what it has taken
+        _, status, usage = os.wait4(process.pid, 0)
+    except (ProcessLookupError, ChildProcessError):  # somebody else has waited for it
+        return process.wait(), 0.0
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime
 
 
 def _spawn(connection: int) -> subprocess.Popen[bytes]:

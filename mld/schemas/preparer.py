@@ -1,18 +1,21 @@
 """`SchemaPreparer`: takes schema frames off the records of a batch before a child gets it.
 
-Rules: retrieval#framed-records, retrieval#schema-lookups. If the registry does not know a schema, or a record cannot be
-decoded, the record is delivered as it arrived, with a key that says why; or its batch waits, if so configured.
+Rules: retrieval#framed-records, retrieval#schema-lookups, retrieval#budgets-for-what-records-ask-for. If the registry
+does not know a schema, a record cannot be decoded, or its shard has used up a budget, the record is delivered as it
+arrived, with a key that says why; or its batch waits, if so configured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
+from mld.consumer.record_budgets import RecordBudgets
 from mld.core.clock import Clock
-from mld.core.errors import SchemaUnknownError, SchemaUnreachableError
+from mld.core.errors import BudgetSpentError, SchemaUnknownError, SchemaUnreachableError
 from mld.core.streams import ChildBatch, Misrouted
 from mld.metrics.instruments import Tally
 from mld.properties.values import SchemaMode
@@ -21,18 +24,30 @@ from mld.retrieval.rawbatch import RawBatch
 from mld.schemas.decoded_record import decoded, frame_in, job_of, marked
 from mld.schemas.decoder_process import DecoderJob
 from mld.schemas.frame import Frame, UndecodableError
-from mld.schemas.registry import SchemaRegistry, SchemaVersion
+from mld.schemas.registry import KeptVersion, SchemaAnswer, SchemaRegistry
 
 log = logging.getLogger(__name__)
 
-Decode = Callable[[Sequence[DecoderJob]], Awaitable[list[bytes | UndecodableError]]]
-Failure = SchemaUnknownError | SchemaUnreachableError | UndecodableError
+Decode = Callable[[Sequence[DecoderJob], Callable[[float], bool]], Awaitable[list[bytes | UndecodableError]]]
+"""Decodes payloads. It reports the CPU seconds that these took beyond what is usual for their size; if the answer is
+False, it decodes no more of them.
+"""
+Failure = SchemaUnknownError | SchemaUnreachableError | UndecodableError | BudgetSpentError
 DECODED = "decoded"
-RESULTS = {SchemaUnknownError: "unknown", SchemaUnreachableError: "unreachable", UndecodableError: "undecodable"}
+RESULTS: Mapping[type[Exception], str] = {
+    SchemaUnknownError: "unknown",
+    SchemaUnreachableError: "unreachable",
+    UndecodableError: "undecodable",
+    BudgetSpentError: "over_budget",
+}
 """The names under which failures are counted."""
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
 CAUSES_LOGGED_MAX = 1000
+PAGE_LOOKUPS_S = 10.0
+"""How long a page waits for lookups, however many versions it names: as long as a single one may take."""
+RECORDS_AHEAD = 500
+"""The versions of so many records are looked up together."""
 RECORDS_PER_TURN = 50
 BYTES_PER_TURN = 64 * 1024
 FEW_OF = 8
@@ -41,6 +56,9 @@ are.
 """
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 """Longest batch that children get. A page has up to 10 MiB, and each of its records may expand to 32 MiB."""
+
+TOO_MUCH = f"its page inflates to more than {BATCH_BYTES_MAX} bytes"
+SPENT = "it is not decoded: records of this shard have taken too much of the decoder's CPU time"
 
 
 class UnframedBatch(Part):
@@ -77,26 +95,28 @@ class SchemaPreparer:
         self._decode = decode
         self._waits = waits
         self._results = Tally() if results is None else results
-        self._causes_logged: set[str] = set()
+        self._causes_logged: set[tuple[str, str]] = set()
 
-    async def prepare(self, batch: ChildBatch) -> ChildBatch:
+    async def prepare(self, batch: ChildBatch, budgets: RecordBudgets) -> ChildBatch:
         """Return the batch without schema frames; the same object if no record has one. Cancel the call to stop waiting
-        for a schema.
+        for a schema. `budgets` are those of the batch's shard.
         """
         if batch.largest is None:
             return batch
         if isinstance(batch, RawBatch):
             around = batch.around_frames()
             if sum(is_framed for _, is_framed in around) * FEW_OF <= batch.count:
-                return await self._spliced(batch, around)
+                return await self._spliced(batch, around, budgets)
         records = await records_of(batch)
-        unframed = await self._unframed(records)
+        unframed = await self._unframed(records, budgets)
         return batch if unframed is None else UnframedBatch(unframed, batch)
 
-    async def _spliced(self, batch: RawBatch, around: list[tuple[RawBatch, bool]]) -> ChildBatch:
+    async def _spliced(
+        self, batch: RawBatch, around: list[tuple[RawBatch, bool]], budgets: RecordBudgets
+    ) -> ChildBatch:
         """Return the batch with the few records that have a schema frame replaced. All others keep their text."""
         framed = [record for part, is_framed in around if is_framed for record in await records_of(part)]
-        unframed = await self._unframed(framed)
+        unframed = await self._unframed(framed, budgets)
         if unframed is None:
             return batch
         replaced = iter(unframed)
@@ -105,41 +125,68 @@ class SchemaPreparer:
         ]
         return JoinedBatch(parts, batch)
 
-    async def _unframed(self, records: Sequence[PlacedRecord]) -> list[PlacedRecord] | None:
+    async def _unframed(self, records: Sequence[PlacedRecord], budgets: RecordBudgets) -> list[PlacedRecord] | None:
         """Return the records without schema frames; None if no record has one."""
         found = list(records)
-        total, start, is_changed = 0, 0, False
-        while start < len(found):
-            stop, size = start, 0
-            while stop < min(len(found), start + RECORDS_PER_TURN) and size <= BYTES_PER_TURN:
-                size += len(found[stop].framed.text)
-                stop += 1
-            framed = {n: frame for n in range(start, stop) if (frame := frame_in(found[n].framed)) is not None}
+        total, is_changed, wait_s = 0, False, PAGE_LOOKUPS_S
+        for ahead in range(0, len(found), RECORDS_AHEAD):
+            end = min(len(found), ahead + RECORDS_AHEAD)
+            framed = {n: frame for n in range(ahead, end) if (frame := frame_in(found[n].framed)) is not None}
+            versions: Mapping[str, SchemaAnswer] = {}
             if framed:
                 is_changed = True
-                await self._unframe(found, framed, total)
-            total += sum(len(record.framed.text) for record in found[start:stop])
-            start = stop
-            await asyncio.sleep(0)
+                began_s = self._clock.monotonic()
+                versions = await self._versions(framed.values(), budgets, wait_s)
+                wait_s -= self._clock.monotonic() - began_s
+            start = ahead
+            while start < end:
+                stop, size = start, 0
+                while stop < min(end, start + RECORDS_PER_TURN) and size <= BYTES_PER_TURN:
+                    size += len(found[stop].framed.text)
+                    stop += 1
+                if of_turn := {n: framed[n] for n in range(start, stop) if n in framed}:
+                    await self._unframe(found, of_turn, versions, budgets, total)
+                total += sum(len(record.framed.text) for record in found[start:stop])
+                start = stop
+                await asyncio.sleep(0)
         return found if is_changed else None
 
-    async def _unframe(self, records: list[PlacedRecord], framed: Mapping[int, Frame], before: int) -> None:
+    async def _versions(
+        self, frames: Iterable[Frame], budgets: RecordBudgets, wait_s: float
+    ) -> Mapping[str, SchemaAnswer]:
+        """Return what is known of the versions that these frames name. Those of most records are looked up first: an id
+        that a producer makes up is rarely that of many.
+        """
+        ids = Counter([frame.version_id for frame in frames])
+        ordered = [version_id for version_id, _ in ids.most_common()] if len(ids) > 1 else list(ids)
+        return await self._registry.versions(ordered, budgets.lookups, wait_s)
+
+    async def _unframe(
+        self,
+        records: list[PlacedRecord],
+        framed: Mapping[int, Frame],
+        versions: Mapping[str, SchemaAnswer],
+        budgets: RecordBudgets,
+        before: int,
+    ) -> None:
         """Take the schema frames off the records with the indexes in `framed`, in place. `before` is the number of
         bytes in the batch before the first of them.
         """
         delay_s = RETRY_FIRST_S
         while True:
-            results = await self._results_of(records, framed)
+            results = await self._results_of(records, framed, versions, budgets)
             failed: dict[int, Frame] = {}
             for number, result in results.items():
                 position, record = records[number]
                 outcome = _bounded(result, before, len(record.text))
+                if outcome is not result:
+                    budgets.decoding.charge()  # it was decoded in vain
                 if isinstance(outcome, FramedRecord):
                     self._results.add(DECODED)
                     unframed = outcome
                 else:
                     self._results.add(RESULTS[type(outcome)])
-                    self._log_failure(record, framed[number].version_id, str(outcome))
+                    self._log_failure(record, framed[number].version_id, outcome, budgets)
                     failed[number] = framed[number]
                     if self._waits:
                         continue
@@ -151,46 +198,71 @@ class SchemaPreparer:
             framed = failed
             await self._clock.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
+            versions = await self._versions(framed.values(), budgets, PAGE_LOOKUPS_S)
 
     async def _results_of(
-        self, records: Sequence[PlacedRecord], framed: Mapping[int, Frame]
+        self,
+        records: Sequence[PlacedRecord],
+        framed: Mapping[int, Frame],
+        versions: Mapping[str, SchemaAnswer],
+        budgets: RecordBudgets,
     ) -> dict[int, FramedRecord | Failure]:
         """Return for each index, in order, the record without its frame, or the reason why it keeps the frame."""
         results: dict[int, FramedRecord | Failure] = {}
-        versions: dict[int, tuple[SchemaVersion, str | None]] = {}
+        found: dict[int, KeptVersion] = {}
         jobs: dict[int, DecoderJob] = {}
         payloads: dict[int, bytes] = {}
         for number, frame in framed.items():
-            try:
-                versions[number] = await self._registry.version(frame.version_id)
-            except (SchemaUnknownError, SchemaUnreachableError) as error:
-                results[number] = error
+            answer = versions[frame.version_id]
+            if not isinstance(answer, KeptVersion):
+                results[number] = answer
                 continue
-            job = job_of(records[number].framed, frame, versions[number][0], self._mode)
+            found[number] = answer
+            job = job_of(records[number].framed, frame, answer.found, self._mode)
             if job.is_compressed or job.definition is not None:
                 jobs[number] = job
             else:
                 payloads[number] = job.text
         if jobs:
-            for number, payload in zip(jobs, await self._decode(list(jobs.values())), strict=True):
-                if isinstance(payload, UndecodableError):
-                    results[number] = payload
-                else:
+            for number, payload in zip(jobs, await self._decoded(list(jobs.values()), budgets), strict=True):
+                if isinstance(payload, bytes):
                     payloads[number] = payload
+                else:
+                    results[number] = payload
         for number, payload in payloads.items():
-            version, file = versions[number]
-            results[number] = decoded(records[number].framed, payload, version, self._mode, file)
+            version = found[number]
+            results[number] = decoded(records[number].framed, payload, version.found, self._mode, version.schema_file)
         return dict(sorted(results.items()))
 
-    def _log_failure(self, record: FramedRecord, version_id: str, why: str) -> None:
-        """Warn once for each schema version and cause. Further records are logged at DEBUG only; a key in each of them
-        names the cause.
+    async def _decoded(
+        self, jobs: Sequence[DecoderJob], budgets: RecordBudgets
+    ) -> Sequence[bytes | UndecodableError | BudgetSpentError]:
+        """Return the decoded payloads, or the reasons why they are not decoded."""
+        budget = budgets.decoding
+        if not budget.allows():
+            return [BudgetSpentError(SPENT)] * len(jobs)
+
+        def may_go_on(seconds: float) -> bool:
+            budget.charge(seconds)
+            return budget.allows()
+
+        payloads = await self._decode(jobs, may_go_on)
+        return [*payloads, *[BudgetSpentError(SPENT)] * (len(jobs) - len(payloads))]
+
+    def _log_failure(self, record: FramedRecord, version_id: str, why: Failure, budgets: RecordBudgets) -> None:
+        """Warn once for each schema version and kind of failure, as far as the shard's budget of warnings goes. Further
+        records are logged at DEBUG only; a key in each of them names the cause.
         """
-        cause = f"{version_id} {why}"
-        level = logging.DEBUG if cause in self._causes_logged else logging.WARNING
-        if len(self._causes_logged) >= CAUSES_LOGGED_MAX:
-            self._causes_logged.clear()
-        self._causes_logged.add(cause)
+        cause = (version_id, RESULTS[type(why)])
+        level = logging.DEBUG
+        if cause not in self._causes_logged and not isinstance(why, BudgetSpentError) and budgets.warnings.allows():
+            level = logging.WARNING
+            budgets.warnings.charge()
+            if len(self._causes_logged) >= CAUSES_LOGGED_MAX:
+                self._causes_logged.clear()
+            self._causes_logged.add(cause)
+        if not log.isEnabledFor(level):
+            return
         what = "its batch waits" if self._waits else "it is delivered with its frame"
         log.log(
             level,
@@ -208,5 +280,5 @@ def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRe
     arrived.
     """
     if isinstance(result, FramedRecord) and before + len(result.text) > max(BATCH_BYTES_MAX, before + size):
-        return UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
+        return UndecodableError(TOO_MUCH)
     return result

@@ -6,7 +6,7 @@ that were looked up, and the process that decodes payloads. It opens and closes 
 
 from __future__ import annotations
 
-import os
+import asyncio
 import tempfile
 from pathlib import Path
 
@@ -18,10 +18,9 @@ from mld.metrics.worker import WorkerMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import SchemaErrors, SchemaMode
 from mld.schemas.decoder_process import DecoderProcess
+from mld.schemas.definition_files import DefinitionFiles
 from mld.schemas.preparer import SchemaPreparer
-from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
-
-LOOKUPS_AT_ONCE_MAX = 4
+from mld.schemas.registry import LOOKUPS_AT_ONCE_MAX, TIMEOUT_S, SchemaRegistry
 
 
 class RegistryPreparer(SchemaPreparer):
@@ -40,8 +39,9 @@ class RegistryPreparer(SchemaPreparer):
         )
         self._service = CountedService(glue, "glue", worker)
         self._decoder = DecoderProcess()
+        self._files = DefinitionFiles(Path(tempfile.gettempdir()))
         super().__init__(
-            SchemaRegistry(self._service, clock, folder=Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}"),
+            SchemaRegistry(self._service, clock, write_file=self._files.write),
             clock,
             asked.mode,
             self._decoder.decode,
@@ -50,14 +50,17 @@ class RegistryPreparer(SchemaPreparer):
         )
 
     async def open(self) -> None:
-        """Open the client of the registry. Raises StartupError if there are no credentials or no region."""
-        await self._service.open()
+        """Open the client of the registry, and remove what killed daemons left. Raises StartupError if there are no
+        credentials or no region.
+        """
+        await asyncio.gather(self._service.open(), asyncio.to_thread(self._files.sweep))
 
     async def close(self) -> None:
-        """End the decoder, all lookups under way, and the client."""
+        """End the decoder, all lookups under way, and the client, and remove the definitions."""
         self._decoder.close()
         await self._registry.close()
         await self._service.close()
+        await asyncio.to_thread(self._files.close)
 
 
 def registry_of(

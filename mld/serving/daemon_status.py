@@ -128,6 +128,7 @@ class DaemonStatus:
             unreached=self.reach.why_out_of_reach(now),
             slow=self.metrics.slow_services(now),
             contested=self.metrics.contested(self.clock.wall()),
+            spent=self.metrics.spent_budgets(self.clock.wall()),
             left_behind=self.metrics.worker.left_behind,
             unread=self.metrics.why_unread(self.clock.wall()),
             is_throttled=self.reach.is_throttled(now),

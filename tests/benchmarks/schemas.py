@@ -18,12 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from mld.consumer.record_budgets import RecordBudgets
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import in_turns
+from mld.metrics.registry import Metrics
 from mld.properties.values import SchemaMode
 from mld.retrieval.rawbody import page_of
 from mld.schemas.decoder_process import DecoderProcess
+from mld.schemas.definition_files import DefinitionFiles
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 
@@ -64,7 +67,8 @@ def measure() -> None:
 async def _times(body: bytes) -> tuple[float, float, float]:
     """Of off, strip and json, which take turns, in microseconds a record."""
     with tempfile.TemporaryDirectory() as folder:
-        registry = SchemaRegistry(OneSchema(), LoopClock(), folder=Path(folder, "c"))
+        registry = SchemaRegistry(OneSchema(), LoopClock(), write_file=DefinitionFiles(Path(folder)).write)
+        budgets = RecordBudgets("shard", LoopClock(), Metrics().begin("shard", 0.0))
         decoder = DecoderProcess()
         preparers = [None] + [
             SchemaPreparer(registry, LoopClock(), mode, decoder.decode, waits=False)
@@ -78,7 +82,7 @@ async def _times(body: bytes) -> tuple[float, float, float]:
                 batch = page.after(TRIM_HORIZON)
                 await in_turns(batch.opening())
                 if preparer is not None and page.bears_frames:
-                    batch = await preparer.prepare(batch)
+                    batch = await preparer.prepare(batch, budgets)
                 for _ in batch.line():
                     pass
                 if run:  # the first warms caches

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from mld.aws.counted_service import CountedService
+from mld.consumer.record_budgets import RecordBudgets
 from mld.core.streams import ChildBatch
 from mld.daemon.assembly import assemble
 from mld.daemon.stream_ports import SourcePorts, StreamPorts
@@ -94,7 +95,7 @@ class Fleet:
         self.keys = keys
         self.recorder = Recorder(self.clock)
         self.letters = MemoryBox()
-        self.prepare_of: Callable[[Metrics], Callable[[ChildBatch], Awaitable[ChildBatch]]] | None = None
+        self.prepare_of: Callable[[Metrics], Callable[[ChildBatch, RecordBudgets], Awaitable[ChildBatch]]] | None = None
         """What takes frames off records, for a worker with these metrics."""
         self.counts_requests = False
         """Whether workers count them, and hear of the answers of their table, as daemons do."""

@@ -130,6 +130,7 @@ PURE = (
     "mld/daemon/other_workers.py",
     "mld/core/periods.py",
     "mld/core/stillness.py",
+    "mld/core/token_budget.py",
     "mld/core/positions.py",
     "mld/core/stream_ids.py",
     "mld/check/price.py",

@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
+from mld.consumer import record_budgets
 from mld.core.positions import Position
+from mld.core.token_budget import BudgetLimit
 from mld.local.kinesis import PutEntry
 from mld.metrics.activity import ShardActivity
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
@@ -219,6 +221,24 @@ async def test_adjacent_and_last_poison_is_set_aside_up_to_the_end_of_the_shard(
     await world.until(lambda: world.lease(SHARD_0) is None or world.lease(SHARD_0).is_complete, 4_000)
     assert [letter["sequenceNumber"] for letter in world.letters.contents()] == [p.sequence for p in places]
     assert world.all_delivered()
+
+
+@in_fleet(2, **SETTING_ASIDE, mld__childRestartBackoffMillis="0")
+async def test_dead_letters_beyond_the_budget_of_a_shard_come_later_and_none_is_left_out(world, monkeypatch):
+    monkeypatch.setattr(record_budgets, "LETTERS", BudgetLimit("dead_letters", 2, 60.0))
+    world.recorder = Poisoned(world.clock)
+    places = [poison(world) for _ in range(5)]
+    worker = world.start()
+    await world.until(lambda: len(world.letters.letters) == 2)
+    began = world.clock.monotonic()
+    world.put(20)
+    await world.advance(20)
+    assert len(world.letters.letters) == 2
+    assert worker.metrics.shards[SHARD_0].budget_refusals["dead_letters"]
+    assert SHARD_0 in worker.metrics.spent_budgets(world.clock.wall())
+    await world.until(world.all_delivered, 600)
+    assert world.clock.monotonic() - began >= 3 * 30 - 1
+    assert [letter["sequenceNumber"] for letter in world.letters.contents()] == [p.sequence for p in places]
 
 
 @in_fleet(1, **SETTING_ASIDE)

@@ -45,6 +45,7 @@ def busy_worker() -> Metrics:
     shard.restarts.add("exit")
     shard.subscriptions.add("expired")
     shard.dropped_aggregates.add("range")
+    shard.budget_refusals.add("decoding")
     metrics.worker.lease_moves.add("taken")
     metrics.worker.rows.add("created")
     metrics.worker.requests.add("kinesis GetRecords ok")

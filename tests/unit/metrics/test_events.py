@@ -63,6 +63,15 @@ def test_of_the_failures_of_a_shard_the_first_and_the_last_remain() -> None:
     assert len(found) == 4
 
 
+@pytest.mark.parametrize("kind", [EventKind.FAILED, EventKind.RECOVERED, EventKind.BUDGET])
+def test_what_records_of_a_shard_cause_again_and_again_drives_out_no_other_event(kind: EventKind) -> None:
+    found = merged((), [moved("shardId-1", "w-2")], NOW_S)
+    for number in range(500):
+        found = merged(found, [Event(kind, str(number), "shardId-0", "w-1", int(NOW_S) + number)], NOW_S)
+    assert [one.text for one in found if one.kind is kind] == ["0", "499"]
+    assert [one.kind for one in found if one.kind is not kind] == [EventKind.MOVED]
+
+
 def test_many_moves_at_once_are_one_event_that_counts_all_and_names_some() -> None:
     buffer = EventBuffer()
     for number in range(3):

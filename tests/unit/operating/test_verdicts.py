@@ -352,6 +352,12 @@ def test_what_a_shard_has_lost_is_a_fault_with_its_remedy_and_fails_no_probe() -
             SHARD_3,
             "give each application its own",
         ),
+        (
+            Own(worker="w-1", spent={SHARD_3: "the budget of decoding is used up"}),
+            "budget-spent",
+            SHARD_3,
+            "find out which producer puts such records",
+        ),
         (Own(worker="w-1", left_behind="3X"), "left-behind", "the fleet has gone on to 3X", "clientVersionConfig"),
     ],
 )

@@ -130,3 +130,29 @@ def test_what_zlib_makes_of_a_payload_is_counted_while_it_is_made() -> None:
     )
     assert "inflates to more than" in str(bomb)
     assert good == b64encode(b"x")
+
+
+def test_what_a_record_takes_beyond_its_size_is_reported_and_ordinary_records_take_nothing() -> None:
+    """The budget of a shard is charged with it."""
+    bad = next(attack for attack in ATTACKS if attack.name == "an array of nothing")
+
+    async def run() -> tuple[list[float], list[float]]:
+        decoder = DecoderProcess()
+        ordinary: list[float] = []
+        dear: list[float] = []
+
+        def stop(seconds: float) -> bool:
+            dear.append(seconds)
+            return False
+
+        try:
+            await decoder.decode([GOOD] * 2_000, lambda seconds: bool(ordinary.append(seconds)) or True)
+            found = await decoder.decode([GOOD, bad.job, bad.job, GOOD], stop)
+            assert len(found) <= 2, "the first record is decoded, and the second one ends it"
+        finally:
+            decoder.close()
+        return ordinary, dear
+
+    ordinary, dear = asyncio.run(run())
+    assert sum(ordinary) < 0.1
+    assert 0.1 < sum(dear) < 5.0

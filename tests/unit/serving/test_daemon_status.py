@@ -139,7 +139,9 @@ async def test_what_metrics_tell_of_a_worker_reaches_the_verdicts(world: Fleet) 
     await world.until(lambda: len(running.worker.held()) == 1)
     status, (part,) = replace(watcher_at(world), metrics=running.metrics), running.metrics.shards.values()
     part.contested("somebody else takes it", world.clock.wall(), 900.0)
+    part.spent("decoding", "its budget is used up", world.clock.wall(), 900.0)
     running.metrics.worker.left_behind = "3X"
     found = {fault.kind: fault.subject for fault in general_faults(status.own_sight())}
-    assert found == {"subscription-contested": part.key, "left-behind": WATCHER}
+    assert found == {"subscription-contested": part.key, "budget-spent": part.key, "left-behind": WATCHER}
     assert running.metrics.contested(world.clock.wall() + 901.0) == {}
+    assert running.metrics.spent_budgets(world.clock.wall() + 901.0) == {}

@@ -1,0 +1,58 @@
+"""`TokenBudget`: how much of one kind of work others may cause in a time. Pure.
+
+Producers decide what is in records, and so what records make a daemon do: calls of AWS, work of a decoder, lines of a
+log. Each such thing has a budget for each shard. A budget has `tokens`, which may be spent at once, and is full again
+after `period_s` in which nothing is spent. Times are monotonic seconds, passed in.
+
+    1. ask `allows(now)` before the work: it is allowed while at least one token is left
+    2. `charge(now, tokens)` what the work has cost, as soon as that is known
+
+So work whose cost is known only afterwards may overdraw a budget: at most by `tokens`, so that the budget is full again
+after twice its period, whatever was charged. Work that costs nothing is never refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimit:
+    """The size of a budget. `name` is also a label of metrics."""
+
+    name: str
+    tokens: float
+    period_s: float
+
+
+class TokenBudget:
+    """One budget. It is full at first."""
+
+    __slots__ = ("_at", "_left", "limit")
+
+    def __init__(self, limit: BudgetLimit) -> None:
+        self.limit = limit
+        self._left = limit.tokens
+        self._at = -math.inf
+
+    def left(self, now: float) -> float:
+        """Return the tokens that are left; less than 0 if the budget is overdrawn."""
+        limit = self.limit
+        if self._left >= limit.tokens:
+            return limit.tokens
+        return min(limit.tokens, self._left + (now - self._at) * limit.tokens / limit.period_s)
+
+    def allows(self, now: float) -> bool:
+        """Return whether work may begin."""
+        return self.left(now) >= 1.0
+
+    def charge(self, now: float, tokens: float = 1.0) -> None:
+        """Spend tokens for work that was done."""
+        self._left = max(self.left(now) - tokens, -self.limit.tokens)
+        self._at = now
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until work may begin; 0 if it may begin now."""
+        missing = 1.0 - self.left(now)
+        return max(0.0, missing * self.limit.period_s / self.limit.tokens)
