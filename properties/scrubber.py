@@ -55,7 +55,10 @@ class Scrubber:
         self._pattern = re.compile("|".join(map(_exactly, longest_first))) if longest_first else None
 
     def __call__(self, text: str) -> str:
-        """Return `text` with all known and recognized secrets replaced."""
+        """Return `text` with all known and recognized secrets replaced.
+
+        Each pattern is used only if a cheap search shows that it may match: most texts have no secret.
+        """
         if self._pattern is not None and any(form in text for form in self._known):
             text = self._pattern.sub(HIDDEN, text)
         if "@" in text and _ADDRESS.search(text):

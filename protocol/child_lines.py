@@ -64,7 +64,12 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
 
 
 def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> CheckpointRequest:
-    """Return the checkpoint request in a message. Raises Unreadable."""
+    """Return the checkpoint request in a message. Raises Unreadable.
+
+    In the 1.x protocol the position may be under `checkpoint` instead of `sequenceNumber`. Under 2.x that is refused,
+    because a request without a position would checkpoint everything delivered so far. For the same reason a request
+    that lacks the key of the position is refused if it has unknown keys.
+    """
     sequence = coerce_text(value, "sequenceNumber")
     sub = coerce_integer(value, "subSequenceNumber")
     if sequence is None and value.get("checkpoint") is not None:

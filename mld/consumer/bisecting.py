@@ -98,7 +98,11 @@ class Bisecting:
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
 
     def passed(self, last: Position) -> Bisecting:
-        """Return the state after the processor has accepted the part that ends with `last`."""
+        """Return the state after the processor has accepted the part that ends with `last`.
+
+        While no part fails (`bad` is None), the next part is twice as large. If the part reaches `bad`, what failed
+        there as a whole has been accepted in parts, and the search goes on after it.
+        """
         if self.end is None or self.good is None:
             return self
         if last >= self.end:

@@ -71,7 +71,11 @@ class ChildEvent:
 
 
 def event_of(line: str, *, as_fields: bool) -> ChildEvent:
-    """Return a line of a child as an event. Never raises."""
+    """Return a line of a child as an event. Never raises.
+
+    With `as_fields` a JSON object becomes fields, and any other line gets the level that it names. Without it, and if
+    the line names none, the level is INFO.
+    """
     if as_fields and line.startswith("{") and len(line) <= LINE_CHARACTERS_MAX and line.count(",") < MEMBERS_MAX:
         value = _parsed(line)
         if value is not None:

@@ -1,4 +1,4 @@
-"""The rows of an application, or of one shard, that is to start at another place. Pure."""
+"""Computes the lease rows with which an application, or one of its shards, starts at another place. Pure."""
 
 from __future__ import annotations
 

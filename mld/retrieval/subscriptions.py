@@ -115,7 +115,12 @@ def is_contested(course: Course) -> bool:
 
 
 def point_of(course: Course, now_s: float, wall_s: float) -> StartingPoint:
-    """Return where the next subscription starts."""
+    """Return where the next subscription starts.
+
+    It starts AFTER the continuation if an event was accepted less than `LIFE_S` ago, and the last record need not be
+    asked for again (`needs_proof`). Otherwise it starts where the reader starts, if this is the first subscription,
+    else at the restart point.
+    """
     is_fresh = now_s - course.accepted_s < LIFE_S
     is_proved = course.read.last_sequence is None or not starting_points.needs_proof(course.read, now_s, wall_s)
     if course.continuation is not None and is_fresh and is_proved:

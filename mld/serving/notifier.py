@@ -65,7 +65,12 @@ class Notifier:
     """Whether posts contain reasons, in which others may have written (`mld.notifyDetails`)."""
 
     async def run(self) -> None:
-        """Look and post once a minute, until cancelled."""
+        """Look and post once a minute, until cancelled.
+
+        `mine` has the faults that only this worker can know. `of_fleet` has those of the fleet; it begins with the list
+        in the table. A worker that does not post for the fleet any more drops it after a look that could read the
+        tables, but not before it has posted that they can be read again, if it has posted that they cannot.
+        """
         mine = AlertBook(())
         of_fleet: AlertBook | None = None
         while True:
