@@ -161,7 +161,8 @@ DRAWN ?= 20000
 scan-secrets: $(DEV)
 	$(BIN)/python -m tests.fuzz.secrets --examples $(DRAWN)
 
-# Every payload, partition key, KPL aggregate and frame of the schema registry that Kinesis lets in: make fuzz-producer PAGES=20000 ATTACK_BYTES=10000000
+# Every payload, partition key, KPL aggregate and frame of the schema registry that Kinesis lets in, and words of records in all that repeats
+# them: make fuzz-producer PAGES=20000 ATTACK_BYTES=10000000
 .PHONY: fuzz-producer
 PAGES ?= 5000
 ATTACK_BYTES ?= 1000000
@@ -170,6 +171,7 @@ fuzz-producer: $(DEV)
 	$(BIN)/python -m tests.fuzz.schemas --examples $(PAGES)
 	$(BIN)/python -m tests.fuzz.budgets --examples $(PAGES)
 	$(BIN)/python -m tests.fuzz.json_payloads --examples $(PAGES)
+	$(BIN)/python -m tests.fuzz.quoted --examples $(PAGES)
 
 .PHONY: simulate scenarios scale
 SEEDS ?= 200

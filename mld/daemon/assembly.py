@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -26,6 +27,7 @@ from mld.leases.table_view import TableView
 from mld.leases.taker import LeaseTaker
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
+from mld.properties.printable import printable
 from mld.properties.settings import Settings
 from mld.retrieval.prefetch import Budget
 from mld.retrieval.reader import ReaderShares
@@ -53,12 +55,14 @@ def assemble(
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
     prepare: Callable[[ChildBatch, RecordBudgets], Awaitable[ChildBatch]] | None = None,
+    fit: Callable[[str], str] = printable,
 ) -> Worker:
     """Return a worker that uses these implementations of the ports. `dynamo` is the service behind `table`.
 
     `place` describes where the worker runs, and is part of its reports (`reports.OWN_MEMBERS`). With `polls_on_a_beat`
     readers at the tip wake together (`retrieval.pacing`), which saves CPU, but only on a real machine. `letters` is
     required if the settings have a dead letter. `prepare` decodes records that were written with a schema registry.
+    `fit` makes text that others wrote fit for a row, where people read it.
     """
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
@@ -66,7 +70,7 @@ def assemble(
     leases = VisibleTable(table) if settings.is_multi_stream else VisibleTable(table, None)
     views = TableView(table, clock)
     visible = VisibleViews(views, leases)
-    status_of_key = partial(_status_of_shard, metrics, clock)
+    status_of_key = partial(_status_of_shard, metrics, clock, fit)
     keeper = LeaseKeeper(
         leases,
         clock,
@@ -117,8 +121,10 @@ def assemble(
     return Worker(settings, signals, table, fleet, streams, parts)
 
 
-def _status_of_shard(metrics: Metrics, clock: Clock, key: str) -> ShardStatus | None:
-    return status_of(metrics.shards.get(key), Instant(clock.monotonic(), clock.wall()))
+def _status_of_shard(metrics: Metrics, clock: Clock, fit: Callable[[str], str], key: str) -> ShardStatus | None:
+    """Return the status of a shard for its row. Its reason may repeat what a record or a child contains."""
+    status = status_of(metrics.shards.get(key), Instant(clock.monotonic(), clock.wall()))
+    return status if status is None or status.why is None else replace(status, why=fit(status.why))
 
 
 def _streams(

@@ -44,6 +44,7 @@ from mld.fleet.fleet import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
+from mld.properties.printable import printable
 from mld.properties.scrubber import Scrubber
 from mld.properties.settings import Settings
 from mld.protocol.child_command import split_command
@@ -170,6 +171,7 @@ class _Daemon:
             letters=self.letters,
             metrics=self.metrics,
             prepare=None if self.schemas is None else self.schemas.prepare,
+            fit=lambda text: printable(self.streams_reader.scrub(text)),
         )
         return self.worker
 

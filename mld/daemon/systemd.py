@@ -10,6 +10,8 @@ import logging
 import socket
 from collections.abc import Mapping, MutableMapping
 
+from mld.properties.printable import printable
+
 log = logging.getLogger(__name__)
 
 SOCKET = "NOTIFY_SOCKET"
@@ -43,8 +45,8 @@ class ServiceManager:
         self._send("READY=1")
 
     def status(self, text: str) -> None:
-        """Send one line for `systemctl status`."""
-        self._send(f"STATUS={text.replace(chr(10), ' ')[:STATUS_CHARACTERS_MAX]}")
+        """Send one line for `systemctl status`. A line feed in it would begin another message."""
+        self._send(f"STATUS={printable(text)[:STATUS_CHARACTERS_MAX]}")
 
     def alive(self) -> None:
         """Announce that the worker makes progress."""

@@ -22,6 +22,7 @@ from mld.metrics.operations import OPERATIONS
 from mld.metrics.published import JAVA_OF_SHARD
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
+from mld.properties.printable import printable
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel
 
@@ -36,6 +37,8 @@ _VALUE_MAX = 2.0**360
 DATUMS_PER_REQUEST_MAX = 1_000
 REQUEST_BYTES_MAX = 900_000
 """Below the 1 MB limit of PutMetricData even without compression."""
+DIMENSION_CHARACTERS_MAX = 1024
+BLANK_DIMENSION = "-"
 _DATUM_OVERHEAD_BYTES = 450
 """Bytes of a datum besides its names, in the longest of CloudWatch's protocols."""
 
@@ -157,8 +160,16 @@ def dimensions_of(
         (Dimension.WORKER, wanted.worker),
     ):
         if text and dimension in metric.dimensions and wanted.has(dimension):
-            dimensions.append((dimension.value, text))
+            dimensions.append((dimension.value, dimension_text(text)))
     return tuple(sorted(dimensions))
+
+
+def dimension_text(text: str) -> str:
+    """Return a text as the value of a dimension. CloudWatch refuses the whole request for one value that is too long,
+    blank, or has other characters than printable ASCII; rows may name a shard in any way.
+    """
+    plain = printable(text).encode("ascii", "backslashreplace").decode("ascii")
+    return plain[:DIMENSION_CHARACTERS_MAX].strip() or BLANK_DIMENSION
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:

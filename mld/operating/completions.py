@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 import click
@@ -15,6 +16,9 @@ from mld.core.terminal import (
 COMPLETION_S = 3.0
 FILE_SUFFIX = ".properties"
 SHARD, WORKER = "SHARD", "WORKER"
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+%,=-]+", re.ASCII)
+"""Matches what a shell takes as one word and nothing else. A shell puts what is offered into the line as it is, and
+rows name shards and workers in any way, such as `$(reboot)`."""
 
 
 def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -46,6 +50,7 @@ def complete_word(names: Sequence[str], context: click.Context, _: click.Paramet
         return [one.key for one in fleet.open_shards] if wanted == SHARD else [one.worker for one in fleet.workers]
 
     try:
-        return [CompletionItem(name) for name in asyncio.run(look()) if name.startswith(begun)]
+        names_now = asyncio.run(look())
+        return [CompletionItem(name) for name in names_now if name.startswith(begun) and _PLAIN.fullmatch(name)]
     except Exception:  # a shell that completes a word has no place to show an error
         return []

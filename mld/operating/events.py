@@ -181,8 +181,8 @@ def fit(event: Event, scrub: Scrubber) -> Event:
     return replace(
         event,
         text=shown(event.text),
-        worker=shortened(event.worker),
-        shard=shortened(event.shard),
+        worker=shortened(printable(event.worker)),
+        shard=shortened(printable(event.shard)),
         lines=tuple(lines),
     )
 

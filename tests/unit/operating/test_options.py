@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -102,14 +102,18 @@ def test_words_that_follow_begin_behind_the_file_if_it_is_there(
 
 
 def completions(
-    words: list[str], begun: str, monkeypatch: pytest.MonkeyPatch, variable: str | None = None
+    words: list[str],
+    begun: str,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None = None,
+    workers: Sequence[str] = ("w1", "w2"),
 ) -> list[tuple[str, str]]:
     """Of `mld move`, over a fleet of two workers and three shards; what a shell is offered, with its kind."""
 
     class Reader:
         async def look(self) -> Any:
             shards = [SimpleNamespace(key=f"shardId-{number:012d}") for number in range(3)]
-            return SimpleNamespace(open_shards=shards, workers=[SimpleNamespace(worker=one) for one in ("w1", "w2")])
+            return SimpleNamespace(open_shards=shards, workers=[SimpleNamespace(worker=one) for one in workers])
 
     @asynccontextmanager
     async def reader(settings: Any, bound_s: float) -> AsyncIterator[Reader]:
@@ -138,6 +142,25 @@ def test_a_shell_is_offered_files_shards_and_workers(monkeypatch: pytest.MonkeyP
     assert completions(["3"], "w2", monkeypatch, FILE) == workers[1:]
     assert completions([FILE, "3", "w2"], "", monkeypatch) == []
     assert completions(["3"], "", monkeypatch) == []
+
+
+def test_a_shell_is_offered_no_name_that_it_would_take_for_more_than_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bash puts what is offered into the line as it is: `$(…)` would run when the line does."""
+    hostile = [
+        "$(reboot)",
+        "`reboot`",
+        "w;reboot",
+        "w|sh",
+        "w>f",
+        "w x",
+        "w\nfile,/etc/passwd",
+        "w\x1b[2J",
+        "w'",
+        "*",
+        "",
+    ]
+    plain = ["host-1.ec2.internal:4711:7f3a-11", "w_1", "1:a:9"]
+    assert completions([FILE, "3"], "", monkeypatch, workers=[*hostile, *plain]) == [("plain", one) for one in plain]
 
 
 def test_a_shell_is_offered_nothing_where_the_table_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

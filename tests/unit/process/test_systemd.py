@@ -29,7 +29,7 @@ def test_each_message_is_one_datagram(listening: tuple[ServiceManager, socket.so
     ours.stopping(90.0)
     assert [manager.recv(4096).decode() for _ in range(5)] == [
         "READY=1",
-        "STATUS=12 shards, 340 ms behind",
+        "STATUS=12 shards,\\n340 ms behind",
         "WATCHDOG=1",
         "RELOADING=1\nMONOTONIC_USEC=1500000",
         "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000",
