@@ -44,13 +44,14 @@ class GroupPages:
         routes: dict[str, Route] = {
             "/": self._first,
             "/status.json": self._first,
+            "/apps.json": self._first,
             "/livez": self._live,
             "/healthz": self._live,
             "/readyz": self._ready,
             "/metrics": self._metrics,
         }
         for number, worker in enumerate(self._group.workers, 1):
-            for path in ("/", "/status.json"):
+            for path in ("/", "/status.json", "/apps.json"):
                 routes[f"/{number}{path}"] = partial(_of_worker, worker, path)
         return routes
 

@@ -28,6 +28,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.identity import Identity
 from mld.metrics.reach import TableReach
 from mld.metrics.registry import Metrics
+from mld.operating.account_view import look_at_account
 from mld.operating.events import EventRecorder, EventsTable, recording
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.open_services import REQUEST_TIMEOUT_S
@@ -118,6 +119,7 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
         spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid()) if spark else lambda: None,
         scrub=parts.scrub,
         own_events=lambda: recorder.recent,
+        account=partial(look_at_account, parts.dynamo, parts.clock),
         file=parts.properties_file,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,10 @@ LOOP = "event loop"
 LOOP_STEP_S = 1.0
 
 
+async def nothing_seen() -> Document:
+    return {"applications": [], "unseen": []}
+
+
 @dataclass(eq=False)
 class DaemonStatus:
     """The state of this daemon and the view of its fleet. `run` samples figures while the daemon runs."""
@@ -70,6 +74,8 @@ class DaemonStatus:
     """Hides the secrets of the properties file; the log uses the same."""
     own_events: Callable[[], Sequence[Event]] = tuple
     """Returns the latest events of this worker, which are shown if the table has no history."""
+    account: Callable[[], Awaitable[Document]] = nothing_seen
+    """Returns the applications of the account and region, as `mld apps` does. Raises TableError."""
     file: str = ""
     """The path of the properties file, which remedies contain if they propose a command."""
 
@@ -189,6 +195,12 @@ class DaemonStatus:
             "disks": self.metrics.worker.disks.value(),
             "faults": [fault_value(one) for one in finish(own_faults_steps(self._own(), self._own_views(), self.file))],
         }
+
+    async def apps(self) -> Document:
+        """Return the applications of the account and region. Raises TableError if the tables cannot be listed."""
+        account = await self.account()
+        applications = [one | {"note": one["note"] and self.scrub(one["note"])} for one in account["applications"]]
+        return {"applications": applications, "unseen": [*map(self.scrub, account["unseen"])]}
 
     async def look(self) -> tuple[FleetStatus | None, str | None]:
         """Return the fleet, and the reason if its tables could not be read or its figures may be old."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,6 +13,7 @@ from functools import cache, partial
 from importlib import resources
 
 from mld import pip_install
+from mld.core.errors import TableError
 from mld.core.turns import in_turns
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.http_answers import (
@@ -20,10 +23,13 @@ from mld.serving.http_answers import (
     SharedAnswers,
     text_answer,
 )
+from mld.serving.json_pieces import Document
 
 log = logging.getLogger(__name__)
 
 PAGE = "page.html"
+APPS_VALID_S = 60.0  # every reading sends a request for each table of the account
+APPS_TIMEOUT_S = 7.0  # less than the supervisor of a group waits for an answer
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 
 
@@ -34,12 +40,14 @@ class WebPages:
         self._status = status
         self._with_metrics = with_metrics
         self._expositions, self._documents = SharedAnswers(), SharedAnswers()
+        self._accounts = SharedAnswers(APPS_VALID_S)
 
     def routes(self) -> dict[str, Route]:
         """Return for each path the function that answers it."""
         return {
             "/": self._page,
             "/status.json": self._document,
+            "/apps.json": self._apps,
             "/livez": self._live,
             "/healthz": self._live,
             "/readyz": self._ready,
@@ -64,6 +72,20 @@ class WebPages:
 
         return await self._documents.answer(str(zipped), made)
 
+    async def _apps(self, _: Question) -> HttpAnswer:
+        return await self._accounts.answer("", self._account)
+
+    async def _account(self) -> HttpAnswer:
+        """Return the applications of the account as JSON, or a sentence about why they cannot be listed."""
+        try:
+            async with asyncio.timeout(APPS_TIMEOUT_S):
+                account = await self._status.apps()
+        except TimeoutError:
+            account = unlisted(f"the tables were not read within {APPS_TIMEOUT_S:g} s: use mld apps")
+        except TableError as error:
+            account = unlisted(self._status.scrub(str(error)))
+        return HttpAnswer(200, JSON, json.dumps(account).encode())
+
     async def _live(self, _: Question) -> HttpAnswer:
         return probed(self._status.why_not_alive())
 
@@ -83,6 +105,11 @@ class WebPages:
         steps = exposition_steps(status.metrics, status.identity, status.instant(), accept, process_collector())
         content_type, pieces = await in_turns(steps)
         return HttpAnswer(200, content_type, pieces)
+
+
+def unlisted(why: str) -> Document:
+    """Return the answer for an account whose tables cannot be listed."""
+    return {"applications": [], "unseen": [why]}
 
 
 async def exposed(

@@ -162,7 +162,15 @@ def test_a_worker_with_a_failing_and_a_parked_shard_is_alive_and_ready(fleet: Op
 
 def test_a_page_that_is_not_there_names_those_that_are(fleet: OperatedFleet) -> None:
     code, _, body = fleet.get("/status")
-    assert (code, body) == (404, b"ask for one of /, /healthz, /livez, /metrics, /readyz, /status.json\n")
+    assert (code, body) == (404, b"ask for one of /, /apps.json, /healthz, /livez, /metrics, /readyz, /status.json\n")
+
+
+def test_the_applications_of_the_account_are_served_to_the_page(fleet: OperatedFleet) -> None:
+    code, _, body = fleet.get("/apps.json")
+    (app,) = json.loads(body)["applications"]
+    mine = json.loads(fleet.get("/status.json")[2])
+    assert (code, app["table"], app["streams"]) == (200, mine["application"], [mine["stream"]])
+    assert app["openShards"] == sum(shard["state"] != "ended" for shard in mine["shards"])
 
 
 def test_a_name_that_was_pointed_at_this_machine_gets_nothing(fleet: OperatedFleet) -> None:

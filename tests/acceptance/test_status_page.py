@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from mld.core.positions import SHARD_END, Position
-from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.lease import ChildFigures, Failing, Lease, ShardStatus
 from mld.metrics.activity import ShardActivity
 from mld.metrics.children import ChildLoad, ChildLoads
 from mld.metrics.events import Event, EventKind
@@ -218,7 +218,7 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, size: dict[str, int]
         assert width[0] <= width[1]
         if size is PHONE:
             card = page.locator("#shards tbody tr").first
-            assert "Behind" in card.evaluate("row => getComputedStyle(row.cells[3], '::before').content")
+            assert "Behind" in card.evaluate("row => getComputedStyle(row.cells[4], '::before').content")
             assert card.evaluate("row => row.getBoundingClientRect().right <= innerWidth")
             page.select_option("#order", "shard")
             assert names_by_text(page)[:2] == ["shardId-000000000000", "shardId-000000000001"]
@@ -357,6 +357,93 @@ def test_lag_of_the_last_hour_is_drawn_for_all_shards_of_the_fleet(browser: Brow
         assert "M900.0" in str(page.locator("#lag path").last.get_attribute("d"))
         line = page.locator("#shards .spark").first.get_attribute("aria-label")
         assert line is not None and line.startswith("behind, last 8 min: ")
+
+
+def test_the_lag_has_an_axis_and_the_value_under_the_pointer(browser: Browser) -> None:
+    rows = leases(3)
+    for number, letters in enumerate(("0G", "0GG", "0GGU")):  # at most 32 s, 32 s, 813 s
+        row = rows[number]
+        assert row.status is not None
+        rows[number] = replace(row, status=replace(row.status, at_s=NOW_S, trend=letters))
+    with opened(browser, ServedPage(rows), timezone_id="UTC", locale="en-GB") as page:
+        assert page.locator("#lag-times span").all_inner_texts() == ["17:00", "17:15", "17:30", "17:45", "18:00"]
+        assert (page.inner_text("#lag-top"), page.inner_text("#lag-half")) == ("14 min", "7 min")
+        before = page.inner_text("#lag-text")
+        box = page.locator("#lag").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 5)
+        words = "shardId-000000000002: 14 min behind at 18:00 · w-3"
+        assert page.inner_text("#lag-text") == words
+        assert page.locator("#lag path.near").count() == page.locator("#lag line.at").count() == 1
+        refresh(page)
+        assert page.inner_text("#lag-text") == words, "a refresh leaves it alone"
+        page.mouse.move(0, 0)
+        assert page.inner_text("#lag-text") == before
+        assert page.locator("#lag .near, #lag .at").count() == 0
+        page.mouse.click(box["x"] + box["width"] - 2, box["y"] + 5)
+        assert names(page) == [2]
+
+
+def test_shards_come_before_workers_while_one_is_in_trouble(browser: Browser) -> None:
+    def titles(page: Page) -> list[str]:
+        return page.locator("#workers-title, #shards-title").all_inner_texts()
+
+    well = leases(3)
+    served = ServedPage(well)
+    with opened(browser, served) as page:
+        assert titles(page) == ["Workers", "Shards"]
+        page.focus("#filter")
+        served.rows = [replace(well[0], owner=None), *well[1:]]
+        refresh(page)
+        page.wait_for_selector("td .stopped")
+        assert titles(page) == ["Shards", "Workers"]
+        assert page.evaluate("document.activeElement.id") == "filter"
+        served.rows = well
+        refresh(page)
+        page.wait_for_selector("td .stopped", state="detached")
+        assert titles(page) == ["Workers", "Shards"]
+
+
+def test_the_applications_of_the_account_are_read_only_when_they_are_opened(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+    app = dict.fromkeys(("streams", "workers", "openShards", "behindSeconds", "note")) | {"companions": []}
+    with opened(browser, served) as page:
+        refresh(page)
+        assert served.asked_apps == 0
+        box = page.locator("#apps-section summary")
+        served.apps = {
+            "applications": [
+                app | {"table": "clicks", "streams": ["s"], "workers": 3, "openShards": 3, "behindSeconds": 2.0},
+                app | {"table": HOSTILE, "note": HOSTILE},
+            ],
+            "unseen": ["orders: not seen, allow dynamodb:DescribeTable"],
+        }
+        box.click()
+        page.wait_for_selector("#apps tbody tr")
+        cells = page.locator("#apps tbody tr").first.locator("td").all_inner_texts()
+        assert cells[:5] == ["clicks (this page)", "s", "3", "3", "2 s"]
+        assert page.inner_text("#apps-text") == "2 applications. orders: not seen, allow dynamodb:DescribeTable"
+        assert HOSTILE in page.locator('#apps td[data-name="Application"]').all_inner_texts()
+        assert page.evaluate("window.pwned") is None
+
+
+def test_why_the_applications_of_the_account_cannot_be_listed_is_told(browser: Browser) -> None:
+    with opened(browser, ServedPage(leases(3))) as page:
+        page.click("#apps-section summary")
+        page.wait_for_selector("#apps-text:has-text('ListTables')")
+        assert page.inner_text("#apps-text") == "the tables: not seen, allow dynamodb:ListTables"
+        assert page.is_hidden("#apps-table")
+
+
+def test_what_each_child_of_the_fleet_does_is_shown_from_its_row(browser: Browser) -> None:
+    rows = leases(3)
+    status = rows[1].status
+    assert status is not None
+    rows[1] = replace(rows[1], status=replace(status, child=ChildFigures(475.3, 310, 2)))
+    with opened(browser, ServedPage(rows), "/#filter=shardId-000000000001") as page:
+        assert column(page, "Records/s") == ["475.3"]
+        assert column(page, "Batch in hand") == ["5 min"]
+        assert column(page, "Restarts") == ["2"]
 
 
 def test_events_and_the_last_lines_of_a_child_stay_open_over_a_refresh(browser: Browser) -> None:

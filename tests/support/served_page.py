@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -27,7 +28,7 @@ from mld.serving.http import HttpServer
 from mld.serving.http_answers import HttpAnswer, Question, text_answer
 from mld.serving.json_pieces import in_pieces
 from mld.serving.status import StatusView
-from mld.serving.web_pages import HTML, JSON, page_and_policy
+from mld.serving.web_pages import HTML, JSON, page_and_policy, unlisted
 from tests.support.patience import PATIENCE_S
 
 NOW_S = 1_763_661_600
@@ -59,6 +60,8 @@ class ServedPage:
         self.events: Sequence[Event] = ()
         self.metrics = Metrics()
         self.fails = False
+        self.apps = unlisted("the tables: not seen, allow dynamodb:ListTables")
+        self.asked_apps = 0
         self.read_s_ago = 0.0
         """How old what was read from the table is."""
         self.base = ""
@@ -78,7 +81,8 @@ class ServedPage:
     def _serve(self, ready: Future[str]) -> None:
         async def serve() -> None:
             self._done = asyncio.Event()
-            server = HttpServer({"/": self._page, "/status.json": self._document}, WebRule(frozenset(), "", links=True))
+            routes = {"/": self._page, "/status.json": self._document, "/apps.json": self._apps}
+            server = HttpServer(routes, WebRule(frozenset(), "", links=True))
             ready.set_result(f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}")
             await self._done.wait()
             await server.close()
@@ -89,6 +93,10 @@ class ServedPage:
     async def _page(self, _: Question) -> HttpAnswer:
         page, policy = page_and_policy()
         return HttpAnswer(200, HTML, page, {"content-security-policy": policy})
+
+    async def _apps(self, _: Question) -> HttpAnswer:
+        self.asked_apps += 1
+        return HttpAnswer(200, JSON, json.dumps(self.apps).encode())
 
     async def _document(self, _: Question) -> HttpAnswer:
         if self.fails:

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from mld.core.errors import TableError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.identity import Identity
 from mld.metrics.reach import THROTTLED_S, TableReach
 from mld.metrics.registry import Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.verdicts import general_faults
+from mld.properties.scrubber import Scrubber
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus
+from mld.serving.http_answers import Question
+from mld.serving.web_pages import WebPages
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import Fault
 
@@ -145,3 +149,34 @@ async def test_what_metrics_tell_of_a_worker_reaches_the_verdicts(world: Fleet) 
     assert found == {"subscription-contested": part.key, "budget-spent": part.key, "left-behind": WATCHER}
     assert running.metrics.contested(world.clock.wall() + 901.0) == {}
     assert running.metrics.spent_budgets(world.clock.wall() + 901.0) == {}
+
+
+@in_fleet(shard_count=1)
+async def test_the_account_is_asked_by_few_and_its_refusal_is_an_answer(world: Fleet) -> None:
+    status, asked = watcher_at(world), 0
+
+    async def account() -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise TableError("the tables: not seen, allow dynamodb:ListTables")
+        note = "1 of 1 shards do not tell: s3cret"
+        return {"applications": [{"table": TABLE, "note": note}, {"table": "b", "note": None}], "unseen": ["s3cret"]}
+
+    status.account, status.scrub = account, Scrubber(["s3cret"])
+    for expected in (
+        {
+            "applications": [
+                {"table": TABLE, "note": "1 of 1 shards do not tell: ***"},
+                {"table": "b", "note": None},
+            ],
+            "unseen": ["***"],
+        },
+        {"applications": [], "unseen": ["the tables: not seen, allow dynamodb:ListTables"]},
+    ):
+        apps = WebPages(status).routes()["/apps.json"]
+        for _ in range(3):
+            answer = await apps(Question("/apps.json", {}))
+            assert isinstance(answer.body, bytes)
+            assert (answer.status, json.loads(answer.body)) == (200, expected)
+    assert asked == 2
