@@ -21,6 +21,7 @@ from mld import __version__
 from mld.aws.botocore_answers import limit_answers, limit_fetcher
 from mld.aws.botocore_data import AnyService, lean_data
 from mld.aws.botocore_time import correct_clock
+from mld.aws.boundary import reason_of
 from mld.aws.service_time import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
@@ -146,7 +147,7 @@ class ClientFactory:
                     service, region_name=region, endpoint_url=access.endpoint, config=config
                 )
             except (BotoCoreError, ValueError) as error:
-                raise StartupError(f"the {service} client cannot be created: {error}") from error
+                raise StartupError(f"the {service} client cannot be created: {reason_of(error)}") from error
         logger.info(
             "%s client ready",
             service,

@@ -22,6 +22,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
+from mld.properties.printable import printable
 from mld.properties.settings import PREFETCH_BYTES_MAX
 from mld.protocol.messages import StreamLabel
 from mld.retrieval.placement import Placement
@@ -88,6 +89,8 @@ class ConsumerParts:
     on_gave_up: Callable[[str, str], None]
     letters: LetterBox | None = None
     """Where dead letters are written; None if no record is ever set aside."""
+    fit: Callable[[str], str] = printable
+    """Makes what a child printed fit for a dead letter: without secrets of the daemon and control characters."""
     budget: Budget = field(default_factory=lambda: Budget(PREFETCH_BYTES_MAX))
     """Memory for waiting records, shared by the readers and by the queues of several children."""
     metrics: Metrics = field(default_factory=Metrics)

@@ -235,8 +235,8 @@ class Failures:
             self._sender,
             self._parts.clock.wall(),
             attempts=attempts,
-            why=self.why,
-            stderr=self._last_words,
+            why=self._parts.fit(self.why),
+            stderr=list(map(self._parts.fit, self._last_words)),
         )
         fields = {"position": str(position), "attempts": attempts}
         try:

@@ -62,7 +62,7 @@ def assemble(
     `place` describes where the worker runs, and is part of its reports (`reports.OWN_MEMBERS`). With `polls_on_a_beat`
     readers at the tip wake together (`retrieval.pacing`), which saves CPU, but only on a real machine. `letters` is
     required if the settings have a dead letter. `prepare` decodes records that were written with a schema registry.
-    `fit` makes text that others wrote fit for a row, where people read it.
+    `fit` makes text that others wrote fit for a row or a dead letter, where people read it.
     """
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
@@ -115,6 +115,7 @@ def assemble(
         rng=rng,
         on_gave_up=signals.gave_up,
         letters=letters,
+        fit=fit,
         budget=shares.budget,
         metrics=metrics,
     )

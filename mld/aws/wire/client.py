@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.aws_failures import aws_failure, is_surprise
-from mld.aws.boundary import OUR_OWN, Surprises
+from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.client import CALL_TIMEOUT_S, BotoService
 from mld.aws.service import PartwiseRead
 from mld.aws.service_time import ServiceTime
@@ -108,9 +108,7 @@ class WireService:
         except UnusualError as why:
             self._give_way(why)
         except Exception as error:
-            raise StartupError(
-                f"the {self._name} wire client cannot be made: {type(error).__name__}: {error}"
-            ) from error
+            raise StartupError(f"the {self._name} wire client cannot be made: {reason_of(error)}") from error
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """See `mld.aws.service.Service.call`."""

@@ -30,11 +30,12 @@ class Poisoned(Recorder):
 
     cured = False
     checkpoints_only_when_asked = False
+    last_word = "ValueError: poison"
 
     async def process(self, child, records):
         data = [base64.b64decode(record["data"]) for record in records]
         if not self.cured and any(POISON in one for one in data):
-            child.last_words.append("ValueError: poison")
+            child.last_words.append(self.last_word)
             raise ChildExit
         self.checkpoint_every_batch = not self.checkpoints_only_when_asked
         await super().process(child, records)
@@ -207,6 +208,19 @@ async def test_the_culprit_is_set_aside_and_everything_else_is_processed_in_orde
     await world.until(lambda: world.lease(SHARD_0).checkpoint > place)
     assert note(world) is None
     world.check_order()
+    assert await worker.stop()
+
+
+@in_fleet(1, **SETTING_ASIDE)
+async def test_what_the_child_printed_steers_no_terminal_of_whoever_reads_the_letter(world):
+    world.recorder = Poisoned(world.clock)
+    world.recorder.last_word = "ValueError: \x1b[2J\u202e"
+    poison(world)
+    worker = world.start()
+    await world.until(lambda: world.letters.contents(), 600)
+    (letter,) = world.letters.contents()
+    assert letter["stderr"] == ["ValueError: \\x1b[2J\\u202e"]
+    assert letter["error"].isprintable()
     assert await worker.stop()
 
 

@@ -426,8 +426,18 @@ async def test_a_server_that_hangs_costs_the_time_out_and_nobody_waits_for_it() 
         assert await failure_of(server.url, 0.3) == "no answer within 0.3 s"
 
 
-async def test_an_address_that_cannot_be_asked_for_is_not_named() -> None:
-    assert await failure_of(f"http://127.0.0.1:9/\x07{TOKEN}") == "ValueError: not posted"
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://127.0.0.1:9/\x07{TOKEN}",
+        f"http://127.0.0.1:9/\u00e9{TOKEN}",
+        f"http://127.0.0.1:9/x\r\nEvil: {TOKEN}",
+        f"http://{'a' * 70}.example/{TOKEN}",
+        f"http://{TOKEN}..example/",
+    ],
+)
+async def test_an_address_that_cannot_be_asked_for_is_not_named(url: str) -> None:
+    assert (await failure_of(url)).endswith("Error: not posted"), "the text of an unknown error may have the address"
 
 
 async def test_a_server_that_is_away_is_a_failure_in_words() -> None:
