@@ -27,9 +27,9 @@ LOOKUP_WITHOUT_RESULT = 10.0
 """What a lookup costs that does not find its version. So 20 ids that do not exist are looked up a minute; a producer
 who makes up ids can make up any number of them, and all applications of an AWS account share the registry's quota.
 """
-DECODING = BudgetLimit("decoding", 10, MINUTE_S)
-"""Seconds of CPU of the decoder, beyond what records of their size take. A sixth of the decoder, which all shards
-share; a single record may take 0.2 s."""
+DECODING = BudgetLimit("decoding", 3, MINUTE_S)
+"""Seconds of CPU of the decoder, beyond what records of their size take. That is a twentieth of the decoder, which all
+shards share. A record may take 0.2 s, so that ten of them are tried at once; each takes a new process besides."""
 WARNINGS = BudgetLimit("warnings", 10, MINUTE_S)
 """Lines of the log about single records. Ten show what is wrong; the log is for the other shards, too."""
 LETTERS = BudgetLimit("dead_letters", 60, MINUTE_S)
