@@ -589,7 +589,6 @@ class LeaseKeeper:
             current.lease = row
         if shown.counts_from is not None:
             current.answered_sent_at = max(current.answered_sent_at, shown.sent_at)
-        if shown.counts_from is not None:
             current.confirm(shown.counts_from)
         if current.expired and not current.leaving:
             if is_news and shown.counts_from is not None:
