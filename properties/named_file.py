@@ -1,4 +1,5 @@
-"""Opens the files that an operator, a key or a command line names: regular files only, of a bounded size.
+"""Opens the files that an operator, a key or a command line names: regular files of a bounded size. A caller may allow
+pipes, too.
 
 A name may lead to a pipe that nobody writes into, to `/dev/zero`, or to a file without end: opening or reading any of
 these must neither wait for ever nor fill the memory. Every command and every key that reads a named file reads it here.
@@ -59,7 +60,10 @@ def bytes_of(path: str | os.PathLike[str], bytes_max: int, *, takes_pipe: bool =
 
 
 def content_of(file: BinaryIO, bytes_max: int) -> bytes:
-    """Return the content of a file that `opened` has opened. Raises NamedFileError."""
+    """Return the content of a file that `opened` has opened. Raises NamedFileError.
+
+    Each piece of a pipe is waited for, at most `PIPE_WAIT_S`; a regular file never has to be waited for.
+    """
     data = bytearray()
     while len(data) <= bytes_max:
         poll = select.poll()

@@ -208,7 +208,9 @@ class Workers:
         return under_way
 
     def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start more threads if jobs have waited too long. While any job waits, call this again later."""
+        """Start a thread for each job that has waited too long, at most doubling the number of threads. While any job
+        waits, call this again later.
+        """
         self._look = None
         self._drop_begun()
         limit_s = loop.time() - self._wait_max_s

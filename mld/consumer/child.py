@@ -355,7 +355,9 @@ class PipeChild:
         return True
 
     def _log_unread(self) -> None:
-        """Log the lines of stdout that `read_line` has not returned, at level DEBUG."""
+        """Take the lines of stdout that `read_line` has not returned, so that the child never waits for a full pipe.
+        Log them if the level is DEBUG.
+        """
         lines = self.take_unread()
         if not log.isEnabledFor(logging.DEBUG):
             return

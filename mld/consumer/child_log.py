@@ -173,8 +173,7 @@ class LoggedLines:
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._left_out: int | None = None
-        """How many bytes were left out of the unfinished line, if its beginning was already logged; None if that was
-        not necessary so far."""
+        """How many bytes were left out of the unfinished line, if its beginning was already logged; else None."""
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that can be logged after these bytes."""

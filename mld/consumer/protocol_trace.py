@@ -120,7 +120,7 @@ class ProtocolTrace:
             self._tell_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
 
     def heard(self, line: str) -> None:
-        """Copy a line of the child's stdout to the listeners."""
+        """Copy a line of the child's stdout to the listeners: its beginning, and its length in characters."""
         at = self._clock.wall()
         short = ShortLine()
         short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))

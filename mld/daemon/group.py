@@ -49,6 +49,8 @@ class GroupMember:
     process: asyncio.subprocess.Process | None = None
     """None while no process runs."""
     lifeline: socket.socket | None = None
+    """Our end of a socket whose other end the process has. We send news on it; if it closes, because we have ended, the
+    process stops (see `Membership`)."""
     is_begun: bool = False
     """Whether a process runs or is being started; it may notify us before `process` is set."""
     told: asyncio.Event = field(default_factory=asyncio.Event)
@@ -160,7 +162,7 @@ class WorkerGroup:
             await wait_for_event(self._stop, pause_s)
 
     async def _run_once(self, worker: GroupMember) -> int:
-        """Start a process of the worker, wait until it ends, and return its exit code."""
+        """Start a process of the worker with a lifeline, wait until it ends, and return its exit code."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             try:

@@ -122,7 +122,11 @@ class DynamoLeaseTable:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
-        """See `LeaseTable.scan`. Raises TableError, but not for corrupt rows: these are in the result."""
+        """See `LeaseTable.scan`. Raises TableError, but not for corrupt rows: these are in the result.
+
+        The rows are also kept, so that they can be restored if the table is lost. Leases with the mark of mld 0.2 get
+        the heartbeats of their owners. These are in rows of their own, so this is done only if all rows are read.
+        """
         segments = 1 if part is not None else await self._segments()
         found = _Found()
         params: dict[str, Any] = {"ConsistentRead": consistent}

@@ -1,8 +1,8 @@
 """`OwnAttribute`: reads an attribute that mld has added to a row, and never raises, whatever its value is. Pure.
 
 Rule: leases#attributes-of-mld. Anybody with write access to the table can store any value of DynamoDB in such an
-attribute. So reading an attribute never raises, even if its `meaning` does. A damaged value is read as absent, or as
-`if_damaged` if that is set.
+attribute. So reading an attribute never raises, even if the function that converts the value (`meaning`) does. A value
+that cannot be converted is damaged: it is read as absent, or as `if_damaged` if that is set.
 """
 
 from __future__ import annotations

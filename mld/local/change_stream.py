@@ -147,7 +147,9 @@ class TableStream:
         self._partition_key = next(k["AttributeName"] for k in key_schema if k["KeyType"] == "HASH")
         self._shards: dict[str, ChangeShard] = {}
         self._counter = 0
+        """How many sequence numbers were taken, over all shards."""
         self._made = 0
+        """How many shards were made; their indexes begin at 1."""
         self._make(range(_HASHES), created_s, None)
 
     # --- looking -----------------------------------------------------------------------------------------------------

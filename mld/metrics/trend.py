@@ -1,4 +1,6 @@
-"""`Trend`: the lag of a shard in the last hour, as one letter for every two minutes. Pure."""
+"""`Trend`: the lag of a shard in the last hour: one letter for every two minutes, a greater letter for a greater lag.
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`FleetFault`: one thing that is wrong with a fleet, and `kind`, which declares a kind of faults. Pure.
 
-Faults are found in a `FleetSight`. `mld.operating.verdicts` lists the modules that declare kinds, and finds all faults.
+Faults are found in a `FleetSight`, which is all that is known of a fleet. `mld.operating.verdicts` lists the modules
+that declare kinds, and finds all faults.
 """
 
 from __future__ import annotations

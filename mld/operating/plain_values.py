@@ -1,4 +1,4 @@
-"""Plain values, which become JSON, of the fleet, its shards, workers and events, for commands with -o json. Pure."""
+"""Converts the fleet, its shards, workers and events to plain values, for the JSON of commands with -o json. Pure."""
 
 from __future__ import annotations
 

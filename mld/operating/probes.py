@@ -32,7 +32,9 @@ PROBED = "probed"
 
 
 async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> FleetStatus:
-    """Return the fleet's status, with the lag that Kinesis reports for shards whose lag was unknown."""
+    """Return the fleet's status, with the lag that Kinesis reports for shards whose lag was unknown. These shards
+    are judged again, with `lag_max_s` as the greatest lag that is no fault.
+    """
     answers: dict[str, int] = {}
     refused: dict[str, StreamError] = {}
     for one, leases in by_stream(settings, silent(status)):

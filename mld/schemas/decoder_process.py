@@ -1,8 +1,8 @@
-"""`DecoderProcess`: has payloads decoded by a process of `decoder`, and starts a new one if a record has ended it.
+"""`DecoderProcess`: has payloads decoded by a process that runs `decoder`, and starts a new one if a record ends it.
 
-Rules: retrieval#decoding-in-a-process. One process serves all shards of a worker. It decodes the payloads of one call
-after those of another. If a record ends the process, the other calls get their turn before the rest of its payloads. So
-a shard with many such records takes turns with the other shards.
+Rules: retrieval#decoding-in-a-process. One process serves all shards of a worker. Calls are served one after another.
+If a record ends the process, the remaining payloads of that call are decoded only after the calls that wait. So a shard
+with many such records takes turns with the other shards.
 """
 
 from __future__ import annotations

@@ -90,10 +90,11 @@ def plan_shard_end(
 ) -> Create | BlockedOnMergeParent | Invalid:
     """Return the rows to create when the shard of `lease` ends with `children`, which must not be empty.
 
-    `parent_rows_present` names those parents of a merge child that have a row, whatever the row's checkpoint. If one of
-    the two parents has no row, the end is blocked, except in two cases where waiting is useless: the child already has
-    a row (`child_row_present`), or the parent has left retention (`trimmed`), so its lease can never come back. Java
-    stays blocked in both cases. With `merges` False, a single child is not the child of a merge.
+    `parent_rows_present` names those parents of a merge child that have a row, whatever the row's checkpoint. If just
+    one of the two parents has no row, the end is blocked, except in two cases where waiting is useless: the child
+    already has a row (`child_row_present`), or the parent has left retention (`trimmed`), so its lease can never come
+    back. Java stays blocked in both cases. `merges` is False for streams of DynamoDB: their shards are never merged, so
+    a single child has one parent.
     """
     assert children, "an end without children is looked up in the listing first"
     strange = next((child for child in children if lease.key not in child.parents), None)

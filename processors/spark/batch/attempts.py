@@ -1,7 +1,7 @@
 """Repeats attempts at a micro-batch, and waits between them.
 
 If an attempt failed because another writer committed first, the next attempt follows at once. After any other failure
-there is a wait, which grows each time. When the host ends or its session is gone, there are no further attempts.
+there is a wait, which grows each time. When the session host ends or its session is gone, no further attempts are made.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ An attempt to publish to a sink may fail in these ways, and this is what the eng
 * A sink lacks records that it had (GoneBack): stop the shards of which it lacks records.
 * The attempt can never succeed (SinkRefused, PipelineError): stop all shards of the batch.
 * A task hangs (TaskHangs): repeat; from the second time on, run the batch in parts (`running`).
-* The session is gone (SessionGone): the host ends, and a new one starts from the checkpoints.
+* The session is gone (SessionGone): the session host ends, and a new one starts from the checkpoints.
 """
 
 from __future__ import annotations

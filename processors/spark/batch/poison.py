@@ -165,6 +165,7 @@ class PoisonSearch:
     def _failing_shards(self, batch: BatchSource) -> list[StreamShard]:
         """Commit all shards that can be committed, by halving the set of shards again and again. Return the others.
 
+        Each set is tried once. After FRUITLESS_MAX failures in a row, the shards that are left are returned untried.
         Raises SinkRefused and PipelineError."""
         waiting, failing, fruitless = [sorted(batch.ends)], [], 0
         while waiting:

@@ -1,4 +1,4 @@
-"""Notes in a file which records are running, so that a record that ends the JVM is found by the next host.
+"""Notes in a file which records are running, so that a record that ends the JVM is found by the next session host.
 
 When a JVM ends, nothing reports which record ended it. So the spans that are about to run are written into a file of
 the host's directory, and removed once they have run. A host that finds spans there knows that the session before ended

@@ -2,9 +2,9 @@
 they are removed after their batch.
 
 If executors read from a bucket, each page is also copied there as soon as its child has written it, so that no record
-passes through the driver. A page belongs to one host, and is useless once that host has ended. If a host was killed,
-the next host on the machine removes its pages from a shared directory. Any host removes copies from a bucket that are
-older than a week.
+passes through the driver. A page belongs to one session host, and is useless once that host has ended. If a host was
+killed, the next one on the machine removes its pages from a shared directory. Any host removes copies from a bucket
+that are older than a week.
 """
 
 from __future__ import annotations

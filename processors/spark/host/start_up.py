@@ -1,4 +1,4 @@
-"""Starts everything that a host needs before its first micro-batch: the user's pipeline, the session, the sinks.
+"""Starts all that a session host needs before its first micro-batch: the user's pipeline, the session, the sinks.
 
 The pipeline is loaded first: a mistake in its file is then found at once, and not after the seconds that a JVM takes to
 start.

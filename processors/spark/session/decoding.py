@@ -93,7 +93,11 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, resc
 
 def decoding(session: SparkSession, format: Format, schema: str | None, rescued: str | None = None) -> Decoding:
     """Return the expressions that decode data. `rescued` is the field of the payload that gets the stray fields, as
-    JSON. Raises SessionError."""
+    JSON. Raises SessionError.
+
+    From JSON, a struct is decoded: the events of the record with their numbers, why the record is malformed (null if it
+    is not), and the names of its stray fields. A record of Format.JSON has one event. From Avro, a struct of payload
+    and marker is decoded (see `_END`). A text is decoded to itself, or to null if it is not UTF-8."""
     from pyspark.sql import functions as F
 
     payload, generic, none = F.col(PAYLOAD), F.lit(NOT_DECODED[format]), F.lit(None).cast("string")

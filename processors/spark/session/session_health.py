@@ -111,12 +111,13 @@ class SessionHealth:
 
     def check(self) -> None:
         """Check quickly, without running a job, that the JVM and the session live and no streaming query has failed.
-        Raises TaskHangs if a job was cancelled."""
+        Raises TaskHangs if a job was cancelled because its tasks hung."""
         process = jvm_of(self._session)
         try:
             if process is not None and process.poll() is not None:
                 raise SessionGone(f"the JVM has ended with status {process.returncode}")
             stopped = self._session.sparkContext._jsc.sc().isStopped()
+            # A query that has failed is not active any more, so this examines the queries that the last check found.
             failed = [query for query in self._queries if query.exception() is not None]
             self._queries = self._session.streams.active
             if self._hung:

@@ -1,10 +1,10 @@
-"""Configures and starts the one SparkSession of a host, after checking Java and PySpark.
+"""Configures and starts the one SparkSession of a session host, after checking Java and PySpark.
 
 In local mode, the session uses only the loopback interface, so it starts without a network. Other users of the machine
 have no access to it: calls to the driver need a secret that Spark makes for each session, and there is no UI unless the
 user asks for one, because Spark's UI has no login. The JVM's heap is bounded, and the JVM exits when its memory is used
-up. The JVM ignores signals to its whole process group, and ends with its host. The user's `mld.spark.conf.*` overrule
-all of this.
+up. The JVM ignores signals to its whole process group, and ends when the session host ends. The user's
+`mld.spark.conf.*` overrule all of this.
 """
 
 from __future__ import annotations

@@ -155,7 +155,11 @@ class DeltaSink(LakeSink):
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
-        """Write the frame with the entry that follows the head, in one commit. Raises LostRace."""
+        """Write the frame and the ledger's next entry in one commit. `changes` is the source of a MERGE; None for an
+        append. Raises LostRace.
+
+        Without a frame the entry is written alone, to store the marks; nothing is written if there is no table either.
+        """
         head = self._head()
         self._admission.check(head, batch)
         if frame is None and self._snapshot is None:

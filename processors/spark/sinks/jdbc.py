@@ -124,8 +124,8 @@ class JdbcSink(AdmittedSink):
     # --- before the transaction: statements that commit by themselves ------------------------------------------------
 
     def _prepared(self, connection: JdbcConnection) -> TableName:
-        """Return schema and name of the user's table, as in the database's catalog. The first call makes the ledger if
-        needed. Raises SinkRefused."""
+        """Return schema and name of the user's table, as in the database's catalog. If the option `dbtable` names no
+        schema, the connection's is used. The first call makes the ledger if needed. Raises SinkRefused."""
         if self._target is None:
             ((schema, first, second, more),) = connection.run(postgres_sql.NAMED, self._given["dbtable"])
             if more or not (second or schema):
