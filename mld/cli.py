@@ -293,7 +293,10 @@ def _run_worker(
 
 @commands.command()
 @properties_file
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+@click.option("--json", "as_json", is_flag=True, hidden=True)
 @click.option("--all", "show_all", is_flag=True, help="Show keys with default values too.")
 @click.option("--leases", type=click.IntRange(min=1), help="Price of a fleet with this many leases (shards).")
 @click.option("--workers", type=click.IntRange(min=1), help="Price of a fleet of this many workers.")
@@ -301,6 +304,7 @@ def check(
     argument_file: str | None,
     option_file: str | None,
     overrides: Sequence[str],
+    output: str,
     as_json: bool,
     show_all: bool,
     leases: int | None,
@@ -313,6 +317,9 @@ def check(
     """
     from mld.check.command import print_check
 
+    if as_json:
+        say("--json is -o json now; the next version of mld knows only that")
+    as_json = as_json or output == "json"
     file = chosen_file(option_file, argument_file)
     try:
         code = print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers)

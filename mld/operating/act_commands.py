@@ -9,11 +9,15 @@ Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 th
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
 
+from mld.core.terminal import say
 from mld.leases.rows import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.operating.acting import PlanInput, act
 from mld.operating.application import Application, run_on
@@ -37,6 +41,7 @@ from mld.operating.steering import (
     plan_undrain,
 )
 
+F = TypeVar("F", bound=Callable[..., Any])
 WORDS_CHARACTERS_MAX = 200
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -47,6 +52,28 @@ _why = click.option(
 _stop_fleet = click.option(
     "--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end."
 )
+
+
+def _new_file(help_text: str, *, is_required: bool = False) -> Callable[[F], F]:
+    """Give a command the parameter `path` for --file, which was --to in mld 0.2; elsewhere --to is a place."""
+
+    def decorate(command: F) -> F:
+        """Give the command its parameters."""
+
+        @wraps(command)
+        def called(asked: Asked, path: Path | None, former_path: Path | None, **rest: Any) -> Any:
+            """Call the command with the one path of both options."""
+            if former_path is not None:
+                say("--to is --file now; the next version of mld knows only that")
+            if path is None and former_path is None and is_required:
+                raise click.UsageError("Missing option '--file'.")
+            return command(asked, path=path or former_path, **rest)
+
+        former = click.option("--to", "former_path", type=NEW_FILE, hidden=True)
+        option = click.option("--file", "path", type=NEW_FILE, metavar="FILE", help=help_text)
+        return cast("F", option(former(called)))
+
+    return decorate
 
 
 # --- a fleet ----------------------------------------------------------------------------------------------------------
@@ -183,7 +210,7 @@ def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str |
 @click.option("--only", metavar="SEQUENCE[/SUB]", help="The record, or one user record of an aggregate.")
 @click.option("--records", "count", type=click.IntRange(min=1), metavar="N", help="The first N after the checkpoint.")
 @click.option("--past", metavar="SEQUENCE[/SUB]", help="All after the checkpoint up to this record.")
-@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for the skipped records.")
+@_new_file("New file for the skipped records.", is_required=True)
 def skip(asked: Asked, only: str | None, count: int | None, past: str | None, path: Path) -> None:
     """Skip records that cannot be processed, and save them in a file. Records before and after them are delivered.
 
@@ -197,7 +224,7 @@ def skip(asked: Asked, only: str | None, count: int | None, past: str | None, pa
 
 @click.command()
 @asks()
-@click.option("--to", "path", type=NEW_FILE, metavar="FILE", help="New file; by default one in the working directory.")
+@_new_file("New file; by default one in the working directory.")
 def export(asked: Asked, path: Path | None) -> None:
     """Save all rows of the lease table in a file, and those of the two other tables of KCL 3.0 to 3.4 in files beside
     it.

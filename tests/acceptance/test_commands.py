@@ -139,12 +139,28 @@ def test_check_shows_value_and_source_of_each_key(good: Path) -> None:
 
 
 def test_check_as_json_is_one_document(good: Path) -> None:
-    result = mld("check", "--json", "-p", good, "-D", "maxRecords=77")
+    result = mld("check", "-o", "json", "-p", good, "-D", "maxRecords=77")
     assert (result.returncode, result.stderr) == (0, "")
     values = {value["key"]: value for value in json.loads(result.stdout)["values"]}
     assert values["streamName"]["source"].endswith("app.properties:3")
     assert (values["maxRecords"]["value"], values["maxRecords"]["source"]) == ("77", "-D")
     assert values["failoverTimeMillis"]["source"] == "default"
+
+
+def test_the_former_spellings_of_options_work_with_a_sentence(good: Path, tmp_path: Path) -> None:
+    former, now = mld("check", "--json", good), mld("check", "-o", "json", good)
+    assert former.stdout == now.stdout
+    assert (former.stderr, now.stderr) == ("mld: --json is -o json now; the next version of mld knows only that\n", "")
+    (tmp_path / "there").write_text("")
+    for option, sentence in (("--to", "--to is --file now"), ("--file", "")):
+        refused = mld("skip", good, "0", "--only", "1", option, tmp_path / "there" / "x")
+        assert refused.returncode == 1
+        assert refused.stderr.count("--file now") == (1 if sentence else 0)
+    for command in ("skip", "export"):
+        page = mld(command, "--help").stdout
+        assert "--file FILE" in page
+        assert "--to" not in page
+    assert "Missing option '--file'" in mld("skip", good, "0", "--only", "1").stderr
 
 
 def test_check_prints_the_monthly_price_and_what_longer_leases_would_cost(good: Path) -> None:
@@ -159,7 +175,7 @@ def test_check_prints_the_monthly_price_and_what_longer_leases_would_cost(good: 
 
 def test_check_prices_the_fleet_that_is_asked_for_by_the_settings_of_the_file(good: Path) -> None:
     def fleet(*more: str) -> dict[str, float]:
-        document = json.loads(mld("check", "--json", good, "--leases", "64", "--workers", "4", *more).stdout)
+        document = json.loads(mld("check", "-o", "json", good, "--leases", "64", "--workers", "4", *more).stdout)
         (only,) = document["dynamoDbDollarsPerMonth"]["fleets"]
         assert (only.pop("leases"), only.pop("workers")) == (64, 4)
         return dict(only["byFailoverTimeMillis"])
@@ -177,7 +193,7 @@ def test_check_reports_every_error_at_once_with_exit_2(good: Path) -> None:
     assert "app.properties:7" in result.stdout
     assert "app.properties:8" in result.stdout
     assert "2 error(s)" in result.stdout
-    as_json = mld("check", good, "--json")
+    as_json = mld("check", good, "-o", "json")
     assert as_json.returncode == 2
     assert [remark["key"] for remark in json.loads(as_json.stdout)["remarks"]] == ["failoverTimeMillis", "maxRecords"]
 

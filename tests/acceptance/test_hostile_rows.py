@@ -41,7 +41,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "doctor": ((), ("-o", "json")),
     "drain": ((WORKER,), (WORKER, "--execute"), (WORKER, "--undo"), ("nobody",)),
     "events": ((), ("--worker", WORKER), ("--since", "1h", "-o", "json")),
-    "export": ((), ("--to", "out.jsonl")),
+    "export": ((), ("--file", "out.jsonl")),
     "lag": ((), ("--probe",), ("-o", "json"), ("--stream", HOSTILE)),
     "leases": ((), ("--all",), ("--by", "stream"), ("-o", "json"), ("--stream", HOSTILE)),
     "move": ((HOSTILE, WORKER), (HOSTILE, "w1")),
@@ -54,7 +54,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "restore": (("rows.jsonl",),),
     "resume": ((HOSTILE,), (HOSTILE, "--execute")),
     "run": (("--until-caught-up", "--max-time", "5s"),),
-    "skip": ((HOSTILE, "--only", "1", "--to", "saved"),),
+    "skip": ((HOSTILE, "--only", "1", "--file", "saved"),),
     "tap": (("999",),),
 }
 """What is given to a command besides the file, each time; nothing to those that are not here."""
@@ -151,7 +151,7 @@ def fleet(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
     world = World(aws_server, tmp_path_factory.mktemp("hostile"))
     try:
         fleet = Planted(world)
-        fleet.printed("export", "--to", "rows.jsonl")
+        fleet.printed("export", "--file", "rows.jsonl")
         yield fleet
     finally:
         world.close()

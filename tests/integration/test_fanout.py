@@ -242,7 +242,7 @@ def test_check_tells_the_mode_and_the_consumer(make_world: MakeWorld) -> None:
     file = world.directory / "check.properties"
     keys = world.keys("w1", "true", {**NO_POLLING_KEY, "fanoutConfig.consumerName": "reports"})
     file.write_text("".join(f"{key} = {value}\n" for key, value in keys.items()))
-    command = [sys.executable, "-m", "mld", "check", "--json", str(file)]
+    command = [sys.executable, "-m", "mld", "check", "-o", "json", str(file)]
     printed = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=file.parents[0]).stdout)
     said = [remark["message"] for remark in printed["remarks"] if remark["key"] == "retrievalMode"]
     assert said == [

@@ -62,7 +62,7 @@ def test_daemons_of_both_forms_go_on_from_one_anothers_checkpoints(make_world: M
     assert refused.wait(PATIENCE_S) == 1
     assert "another tableName, into which mld restore brings its leases" in refused.log()
 
-    done(world, "export", "--to", "one.jsonl")
+    done(world, "export", "--file", "one.jsonl")
     there = {**several, "tableName": forth}
     planned = done(world, "restore", "one.jsonl", "--from-another", **there)
     assert "nothing was done; --execute does it" in planned
@@ -74,7 +74,7 @@ def test_daemons_of_both_forms_go_on_from_one_anothers_checkpoints(make_world: M
     new = {(put.shard, put.sequence) for put in world.put(20)}
     assert run_through(world, forth, **there) == new
 
-    done(world, "export", "--to", "several.jsonl", **there)
+    done(world, "export", "--file", "several.jsonl", **there)
     done(world, "restore", "several.jsonl", "--from-another", "--execute", tableName=back)
     assert set(rows_of(world, back)) == set(rows_of(world, world.table))
     new = {(put.shard, put.sequence) for put in world.put(20)}

@@ -107,7 +107,7 @@ def start(world: World, planted: Planted, *, log_format: str, child: str = "", *
 def checked(daemon: Daemon) -> str:
     """What `mld check` says of its file, as text and as JSON, with everything."""
     outputs = []
-    for more in (["--all"], ["--json"]):
+    for more in (["--all"], ["-o", "json"]):
         command = [sys.executable, "-m", "mld", "check", str(daemon.file), *more]
         done = subprocess.run(command, cwd=ROOT, env=daemon.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0 and "***" in done.stdout

@@ -278,15 +278,15 @@ def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
     world.until(lambda: acted.rows().get(SHARD_0, {}).get("mldFailing"), what="a note of failures")
     out, number = acted.cwd / "poison.jsonl", poison["SequenceNumber"]
 
-    said = acted.done("skip", SHARD_0, "--only", number, "--to", out)
+    said = acted.done("skip", SHARD_0, "--only", number, "--file", out)
     assert f"{number} is not delivered; what comes before and after is" in said
     assert not out.exists()
-    acted.done("skip", SHARD_0, "--only", number, "--to", out, "--execute")
+    acted.done("skip", SHARD_0, "--only", number, "--file", out, "--execute")
 
     assert [json.loads(line)["sequenceNumber"] for line in out.read_text().splitlines()] == [number]
     world.until_delivered([*before, *after])
     assert not [event for event in daemon.events if event.get("action") == "lease_lost"]
-    assert f", past {number}" in acted.refused("skip", SHARD_0, "--only", number, "--to", out)
+    assert f", past {number}" in acted.refused("skip", SHARD_0, "--only", number, "--file", out)
     lives = len(world.history.lives(SHARD_1))
     acted.done("restart-child", "1", "--why", "to see", "--execute")
     world.until(lambda: len(world.history.lives(SHARD_1)) > lives, what="a new child")
@@ -306,18 +306,18 @@ def test_a_user_record_is_left_out_and_nothing_that_is_not_there(acted: Acted) -
     acted.done("reset", "--to", "trim-horizon", "--execute")
     out, number = acted.cwd / "one.jsonl", put["SequenceNumber"]
 
-    assert "has no record" in acted.refused("skip", "0", "--only", f"{number}/3", "--to", out, "--execute")
+    assert "has no record" in acted.refused("skip", "0", "--only", f"{number}/3", "--file", out, "--execute")
     assert not out.exists()
-    acted.done("skip", "0", "--only", f"{number}/1", "--to", out, "--execute")
+    acted.done("skip", "0", "--only", f"{number}/1", "--file", out, "--execute")
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(line["subSequenceNumber"], base64.b64decode(line["data"])) for line in lines] == [(1, b"user-1")]
     assert out.stat().st_mode & 0o777 == 0o600
-    acted.done("skip", "0", "--past", number, "--to", acted.cwd / "all.jsonl", "--execute")
+    acted.done("skip", "0", "--past", number, "--file", acted.cwd / "all.jsonl", "--execute")
     assert (acted.cwd / "all.jsonl").read_text().count("\n") == 3
     assert acted.rows()[SHARD_0]["mldLeftOut"] == {"SS": [number, f"{number}/1"]}
-    assert "exists already" in acted.refused("skip", "0", "--only", f"{number}/2", "--to", out, "--execute")
-    assert "there is no shard 7" in acted.refused("skip", "7", "--only", number, "--to", acted.cwd / "x", "--execute")
-    nowhere = acted.refused("skip", "0", "--only", f"{number}/2", "--to", "/nowhere/x", "--execute")
+    assert "exists already" in acted.refused("skip", "0", "--only", f"{number}/2", "--file", out, "--execute")
+    assert "there is no shard 7" in acted.refused("skip", "7", "--only", number, "--file", acted.cwd / "x", "--execute")
+    nowhere = acted.refused("skip", "0", "--only", f"{number}/2", "--file", "/nowhere/x", "--execute")
     assert "no such file" in nowhere.lower()
 
 
@@ -330,7 +330,7 @@ def test_what_was_exported_is_restored_and_read_again(acted: Acted) -> None:
     acted.run_through()
     before = acted.rows()
     file = acted.cwd / "saved.jsonl"
-    acted.done("export", "--to", file)
+    acted.done("export", "--file", file)
     world.split(SHARD_0)
     later = world.put(20)
     acted.run_through(wanted=names(later))
@@ -348,7 +348,7 @@ def test_restore_skips_nothing_unless_that_is_asked_for(acted: Acted) -> None:
     acted.world.put(20)
     acted.run_through()
     file = acted.cwd / "saved.jsonl"
-    acted.done("export", "--to", file)
+    acted.done("export", "--file", file)
     acted.done("reset", "--to", "trim-horizon", "--execute")
 
     said = acted.refused("restore", file, "--execute")
@@ -362,7 +362,7 @@ def test_restore_makes_a_lost_table_again(acted: Acted) -> None:
     acted.world.put(20)
     acted.run_through()
     file = acted.cwd / "saved.jsonl"
-    acted.done("export", "--to", file)
+    acted.done("export", "--file", file)
     before = acted.checkpoints()
     acted.world.dynamo.delete_table(TableName=acted.world.table)
 
@@ -376,7 +376,7 @@ def test_a_file_of_another_application_is_refused(acted: Acted) -> None:
     acted.world.put(4)
     acted.run_through()
     file = acted.cwd / "saved.jsonl"
-    acted.done("export", "--to", file)
+    acted.done("export", "--file", file)
     file.write_text(file.read_text().replace(f'"application": "{acted.world.table}"', '"application": "other"'))
 
     assert "it is of application other" in acted.refused("restore", file, "--execute")

@@ -121,7 +121,7 @@ def test_one_stream_is_reset_restored_and_taken_down_beside_the_other(operated: 
     before = operated.checkpoints()
     operated.stop()
     assert "say which one with --stream" in operated.refused("reset", "--to", "trim-horizon")
-    operated.done("export", "--to", "saved.jsonl")
+    operated.done("export", "--file", "saved.jsonl")
 
     said = operated.done("reset", "--to", "trim-horizon", "--stream", other, "--execute")
     assert said.startswith(f"stream {other}: all shards to trim-horizon")

@@ -83,7 +83,7 @@ def test_the_host_of_an_address_comes_from_no_file(configure: Configure, secret:
     assert configure(f"mld.notify=${{file:{secret}}}").settings.serving.notify == secret.read_text()
 
 
-COMMANDS = (["check"], ["check", "--all"], ["check", "--json"], ["iam-policy"], ["table"],
+COMMANDS = (["check"], ["check", "--all"], ["check", "-o", "json"], ["iam-policy"], ["table"],
             ["table", "--cloudformation"], ["alerts"], ["alerts", "--cloudwatch"], ["dashboard"],
             ["systemd-unit"])  # fmt: skip
 
