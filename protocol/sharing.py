@@ -74,7 +74,11 @@ class SharedLine:
         self._has_begun = False
 
     def feed(self, piece: bytes) -> None:
-        """Share out the records that this piece completes."""
+        """Share out the records that this piece completes.
+
+        A record is cut by searching for the quotes around its fields, which is right as long as its key has no
+        backslash and nothing follows its sub-sequence number. For any other record the pattern `_UNUSUAL` is used.
+        """
         text = self._rest + piece if self._rest else piece
         start = 0
         if not self._has_begun:
@@ -96,7 +100,7 @@ class SharedLine:
             key = text[data_end + _TO_KEY : key_end]
             if startswith(_USUAL_END, end - len(_USUAL_END)) and _BACKSLASH not in key:
                 sequence, sub = text[key_end + _TO_SEQUENCE : sequence_end], 0
-            elif (
+            elif (  # the same with a sub-sequence number other than 0
                 startswith(RECORD_END, sub_end := end - len(RECORD_END))
                 and startswith(_SUB, (sub_start := text.rfind(b":", sequence_end, sub_end) + 1) - len(_SUB))
                 and _BACKSLASH not in key

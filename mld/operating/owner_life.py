@@ -95,8 +95,9 @@ async def living(
     """Watch the tables, and return the living workers as soon as one is found; an empty set if none is found within a
     lease duration (two if leases appear meanwhile).
 
-    Only workers for which `whom` returns True count. Workers without leases count only if `idle_report_s`, the time
-    between two reports, is given; then the watch lasts at least that long if a report is recent. Raises TableError.
+    Only workers for which `whom` returns True count, also if they get their first lease meanwhile. Workers without
+    leases count only if `idle_report_s`, the time between two reports, is given; then the watch lasts at least that
+    long if a report is recent. Raises TableError.
     """
     owners = owners_of(first)
     recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)

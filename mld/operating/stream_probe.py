@@ -63,7 +63,7 @@ class StreamProbe:
     async def _table_stream(self) -> None:
         """Examine the stream of a DynamoDB table, with the same calls as those of the daemon."""
         async with self._exam.reached("dynamodbstreams"):
-            pass
+            pass  # only credentials and endpoint are examined here; `streams_of` opens a client of its own
         operation = "DescribeStream"
         try:
             async with streams_of(self._exam.settings) as streams:

@@ -199,7 +199,7 @@ class Tour(ABC):
             yield daemon
 
     def put_and_split(self, daemon: subprocess.Popen[bytes]) -> None:
-        """Put all events, and split a shard after half of them."""
+        """Put all events. After half of them split a shard, and put the extra events."""
         events = click_events(self.records, seed=SEED, start_s=time.time())
         with self._progress() as progress:
             bar = progress.add_task("putting click events", total=self.records)

@@ -110,8 +110,8 @@ class Server:
         self._arguments = [os.fsencode(argument) for argument in arguments]
         self._shared = fork_requests.shared_part(os.getcwdb(), self._arguments, environment)  # noqa: PTH109
         self._uid = os.getuid()
-        self._files: dict[str, tuple[int, int]] = {}
-        self._children: dict[int, tuple[int, int]] = {}  # pidfd to process and line
+        self._files: dict[str, tuple[int, int]] = {}  # path to version, see `watch_files`
+        self._children: dict[int, tuple[int, int]] = {}  # pidfd to process and line (its stub's connection)
         self._owner_handle = self._open_owner(owner)
         self._poll = select.poll()
         self._stubs: dict[int, int] = {}  # line to process

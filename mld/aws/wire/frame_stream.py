@@ -32,7 +32,9 @@ class FrameStream:
         """Total size of the frames in `frames`."""
         self._chunks = Chunks() if chunked else None
         self._parts: list[memoryview | bytearray] = []
+        """The bytes so far of the frame that is being received: large pieces as they came, small ones joined."""
         self._have = 0
+        """Total size of `_parts`."""
         self._wanted = 0
         """Length of the frame that is being received; 0 before it is known."""
 
@@ -64,7 +66,7 @@ class FrameStream:
             raise BrokenAnswerError("bytes after the end of the answer")
 
     def _append(self, piece: memoryview) -> None:
-        """Cut a piece of the body into frames."""
+        """Cut a piece of the body into frames; each pass of the loop completes at most one frame."""
         while piece:
             if len(piece) >= SMALL_BYTES:
                 self._parts.append(piece)

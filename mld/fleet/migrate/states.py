@@ -109,7 +109,7 @@ def advanced(row: StateRow[StateT], state: StateT, by: str, at_ms: int) -> State
 def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]:
     """Return the row as read from `place`. Raises UnreadableStateError if it does not have a known state.
 
-    `mb`, `mts` and `h` are only information, so if one is damaged, it counts as absent.
+    Writer, time and history (`mb`, `mts` and `h`) are only information, so if one is damaged, it counts as absent.
     """
     text = item.get(kind.attribute, {}).get("S")
     try:

@@ -220,7 +220,9 @@ class Jobs:
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
         """Publish to every sink the records that it lacks. If no sink failed, put malformed records into the dead
-        letter. Return the errors of the sinks. Raises PipelineFailed, PipelineError and SpoolError."""
+        letter. Return the errors of the sinks. Raises PipelineFailed, PipelineError and SpoolError.
+
+        Without sinks the pipeline writes by itself: it is run over the records past `own`."""
         self._suspects = self._counted = None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
