@@ -20,6 +20,7 @@ from mld.core.clock import Clock
 from mld.core.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.log_fields import about
 from mld.core.positions import LATEST
+from mld.core.row_lines import RowLines
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.own_attribute import Row
@@ -83,6 +84,7 @@ class DynamoLeaseTable:
         self._known: dict[str, Lease] = {}
         """The rows as last seen. A lost table is restored from them."""
         self._lost_since: float | None = None
+        self._corrupt_lines = RowLines("lease rows that cannot be read", clock)
         self._corrupt_reported: dict[str, tuple[str, float]] = {}
         """Unreadable rows by key: the reason that was logged, and when."""
         self._creates_from = -math.inf
@@ -155,7 +157,8 @@ class DynamoLeaseTable:
             before = self._corrupt_reported.get(key)
             if before is None or before[0] != reason or now_s - before[1] >= CORRUPT_REPORTED_EVERY_S:
                 words = "lease row %s cannot be read: %s; other rows are not affected: repair or delete it"
-                log.error(words, key, reason, extra=about("lease_corrupt", key))
+                if self._corrupt_lines.may_log():
+                    log.error(words, key, reason, extra=about("lease_corrupt", key))
                 before = reason, now_s
             reported[key] = before
         self._corrupt_reported = reported if is_whole else self._corrupt_reported | reported

@@ -34,6 +34,7 @@ from mld.core.clock import Clock, millis_since
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
 from mld.core.periods import LOOK_PERIOD_S
+from mld.core.row_lines import RowLines
 from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.fleet.assign.assignment import Plan, decide, shuffling
@@ -61,6 +62,7 @@ LOAD_RETRY_S = 0.5  # most throttling is over by then
 WAKE_GAP_S = 1.0  # between two early runs, because each run reads the whole table
 HOLD_OFF_S = 31.0  # more than the 30 s in which followers check the lock
 HOLD_OFF_JITTER_S = 15.0
+SILENT_NAMED_MAX = 10  # names of silent owners in the line of a run; rows may name any number of owners
 
 
 @dataclass(eq=False)
@@ -99,6 +101,8 @@ class Assigner:
         self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
         self._known_off: frozenset[str] = frozenset()
+        self._clock_lines = RowLines("clocks that disagree", self.clock)
+        self._corrupt_lines = RowLines("reports that cannot be read", self.clock)
 
     def wake(self) -> None:
         """Make a run begin now."""
@@ -326,6 +330,8 @@ class Assigner:
         off = self.membership.clocks_off
         self._table_seen.clocks_off = off
         for worker in sorted(off.keys() - self._known_off):
+            if not self._clock_lines.may_log():
+                break
             words = f"its clock is {off[worker]:+.0f} s off ours"
             self.metrics.events.note(EventKind.CLOCK, words, worker=worker)
             log.warning(
@@ -341,6 +347,8 @@ class Assigner:
         """Log each report that cannot be read once, as long as it stays unreadable."""
         now = frozenset(corrupt)
         for key, reason in sorted(now - self._known_corrupt):
+            if not self._corrupt_lines.may_log():
+                break
             fields = {"action": "corrupt_report", "worker": key}
             log.warning("report of worker %s cannot be read: %s", key, reason, extra=fields)
         self._known_corrupt = now
@@ -360,7 +368,7 @@ class Assigner:
             ", ".join(f"{count} {why}" for why, count in by_reason.items() if count) or "none needed",
             report.refused,
             f", {plan.spillover} leases find no worker with room" if plan.spillover else "",
-            f", not renewing: {', '.join(plan.silent)}" if plan.silent else "",
+            f", not renewing: {_named(plan.silent)}" if plan.silent else "",
             extra={
                 "action": "assignment_run",
                 "leases": plan.leases,
@@ -374,3 +382,8 @@ class Assigner:
                 **by_reason,
             },
         )
+
+
+def _named(workers: Sequence[str]) -> str:
+    more = len(workers) - SILENT_NAMED_MAX
+    return ", ".join(workers[:SILENT_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

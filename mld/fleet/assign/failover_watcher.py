@@ -25,6 +25,7 @@ from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
+from mld.core.row_lines import RowLines
 from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.fleet.assign.fleet_load import Move, Why, reports_among
@@ -95,6 +96,7 @@ class FailoverWatcher:
         self._measuring: frozenset[str] = frozenset()
         """The workers whose reports name the machine whose load they measure."""
         self._strangers: frozenset[str] = frozenset()
+        self._stranger_lines = RowLines("workers of other applications", self.clock)
         """The workers of other applications that were logged."""
         self._legacy: Sequence[WorkerReport] = ()
         """The reports in the table of KCL 3.0 to 3.4, as of the last read of that table."""
@@ -215,6 +217,8 @@ class FailoverWatcher:
         strangers = self.membership.strangers
         self.metrics.worker.table.strangers = len(strangers)
         for worker in sorted(strangers.keys() - self._strangers):
+            if not self._stranger_lines.may_log():
+                break
             words = other_application(worker, strangers[worker], self.settings)
             self.metrics.events.note(EventKind.STRANGER, f"reads stream {strangers[worker]}", worker=worker)
             log.error("%s", words, extra={"action": "other_application", "worker": worker})

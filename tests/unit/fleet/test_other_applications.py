@@ -100,6 +100,26 @@ async def test_one_that_is_there_all_the_same_is_said_and_gets_nothing(world: Fl
     assert one.metrics.worker.table.strangers == 0, "it is gone"
 
 
+@in_fleet(2, **V3X)
+async def test_any_number_of_forged_reports_is_told_of_in_twenty_lines(
+    world: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    await started(world)
+    one = world.running[0]
+    for _ in range(4):
+        for number in range(60):
+            put_report(world, f"forged-{number}", OTHER)
+        await world.advance(15.0)
+    assert one.metrics.worker.table.strangers == 60
+    lines = [record for record in caplog.records if getattr(record, "action", "") == "other_application"]
+    told = [event for event in one.metrics.events.take() if event.kind is EventKind.STRANGER]
+    assert len(lines) == len(told) == 20
+    assert len(one.worker.held()) == 2
+    world.put(10)
+    await world.advance(10.0)
+    assert sorted(world.recorder.data()) == sorted(world.put_data)
+
+
 @pytest.mark.parametrize("shards", [1, 6])
 @in_fleet(2, **V3X)
 async def test_of_two_that_start_at_once_one_works_and_both_say_it_within_a_minute(world: Fleet, shards: int) -> None:

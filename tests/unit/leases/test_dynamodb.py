@@ -219,6 +219,24 @@ async def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
 
 
 @virtual
+async def test_a_thousand_unreadable_rows_with_new_names_at_each_read_cost_twenty_lines_a_minute(caplog) -> None:
+    clock = LoopClock()
+    dynamo = MemoryDynamo(clock)
+    table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
+    await table.ensure()
+    for read in range(20):
+        for number in range(50):
+            dynamo.put_row(TABLE, {"leaseKey": {"S": f"forged-{read}-{number}"}, "checkpoint": {"S": "x"}})
+        assert len((await table.scan()).corrupt) == 50 * (read + 1)
+        await clock.sleep(3)
+    lines = [record for record in caplog.records if record.action == "lease_corrupt"]
+    assert 20 <= len(lines) <= 2 * 20, "as many as there are at once, and as many again in the minute"
+    assert [record.kind for record in caplog.records if record.action == "row_lines_left_out"] == [
+        "lease rows that cannot be read"
+    ]
+
+
+@virtual
 async def test_an_unreadable_row_is_logged_once_then_hourly_and_again_for_another_reason(caplog) -> None:
     clock = LoopClock()
     dynamo = MemoryDynamo(clock)
