@@ -3,7 +3,7 @@ looked up.
 
 Rules: configuration#credentials-syntax, configuration#known-providers. A value is a chain `provider,provider,…`; a
 provider is `name|argument|…`; an assume-role provider has a role, a session name and nested `key=value` arguments. Java
-silently drops providers and arguments that it cannot use; here there is a complaint about each of them.
+silently drops providers and arguments that it cannot use; here each of them is reported.
 """
 
 from __future__ import annotations

@@ -191,7 +191,9 @@ class RunUntilTip:
             self._due.set()
 
     async def _watch(self) -> None:
-        """Wait until the run may end, then stop the worker."""
+        """Wait until the run may end, then stop the worker. The lease table shows whether it may: it is read as soon as
+        the worker is ready, and then again and again (see `_wait_s`).
+        """
         spacing_s = LOOK_S
         looked_at = self._clock.monotonic() - LOOK_ANYWAY_S
         while self._end is None:

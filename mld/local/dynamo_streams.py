@@ -1,6 +1,4 @@
-"""`dispatch`: the four operations of DynamoDB Streams in AWS JSON 1.0: makes the answer to the body of a request.
-Pure.
-"""
+"""`dispatch`: answers requests to the four operations of DynamoDB Streams, in AWS JSON 1.0. Pure."""
 
 from __future__ import annotations
 

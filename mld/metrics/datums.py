@@ -116,7 +116,9 @@ def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -
 def _in_parts(
     metrics: Metrics, parts: Iterable[ShardMetrics], wanted: Wanted, wall_s: float | None
 ) -> Iterator[Iterator[Datum]]:
-    """Yield the datums of each shard's part and of each operation, so that other tasks can run in between."""
+    """Yield the datums of each shard's part and of each operation, so that other tasks can run in between. The lag of a
+    silent shard is noted first (see `take_datums`), but not in the part of a lease that has ended.
+    """
     for part in parts:
         if wall_s is not None and not part.behind.has_news and metrics.shards.get(part.key) is part:
             lag_ms = part.lag_ms(wall_s)

@@ -1,6 +1,6 @@
 """Words that the log, the metrics and the faults of a fleet share. Pure.
 
-Nothing of this room is imported here, because commands use these words without any metrics.
+Nothing of this package is imported here, because commands use these words without any metrics.
 """
 
 from __future__ import annotations

@@ -196,7 +196,8 @@ def of_shards(
     hold_s: float | None = HOLD_S,
 ) -> Callable[[ShardJudge], ShardJudge]:
     """Declare a kind of fault of open shards: `name` is a verdict of `shard_verdict`, or ``untold``. The decorated
-    function words the fault.
+    function words the fault. The kind has no finder of its own: `verdicts.fault_of` finds the fault of a shard of any
+    kind.
     """
 
     def declare(judge: ShardJudge) -> ShardJudge:

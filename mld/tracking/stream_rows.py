@@ -1,6 +1,6 @@
 """The rows of each stream in a table that has several, and the table without the streams that nobody is to consume.
 
-Rules: shards#several-streams. Through `StreamRows` the rooms that work on one stream see only its rows, each with the
+Rules: shards#several-streams. Through `StreamRows` the code that works on one stream sees only its rows, each with the
 plain shard id as the lease's `key`. All streams that ask at about the same time share one view of the whole table.
 `VisibleTable` and `VisibleViews` hide the leases of streams that this worker does not consume.
 """

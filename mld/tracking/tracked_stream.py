@@ -1,7 +1,7 @@
 """`TrackedStream`: everything that a worker does for one stream besides holding leases.
 
 Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule. It
-connects rooms that must not import each other: it answers the consumers' questions (`ShardCare`) by the decisions of
+connects packages that must not import each other: it answers the consumers' questions (`ShardCare`) by the decisions of
 `mld.shards`, and it wakes the fleet, and consumers that wait, if rows have changed.
 """
 

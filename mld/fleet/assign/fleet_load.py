@@ -346,7 +346,10 @@ def _leave_out_the_silent(view: View) -> None:
 
 
 def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> None:
-    """Compute each worker's values, their averages over live workers, and how much a unit of weight adds to them."""
+    """Compute each worker's values, their averages over live workers, and how much a unit of weight adds to them.
+
+    A worker without metrics is measured by its share of the weight instead, in percent of an equal share (SHARE).
+    """
     target = total / max(1, len(view.loads))
     share_per_weight = FULL_SHARE / target if target else 0.0
     measured = {worker: workers[worker].utilization for worker in view.loads}

@@ -5,8 +5,9 @@ reports by its own settings and its own wall clock. Reading is tolerant: a damag
 is strict. The row of an mld worker has further attributes: `mldVersion`, `mldDrain` if an operator drains it,
 `mldLeaving` while it stops, `mldStream`, and where the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`).
 
-One rule differs from Java's. A worker that reports ranges but no samples is a default worker here: it is judged by the
-throughput of its leases, whatever ranges it has. Java takes it for the least loaded worker of all.
+One rule differs from Java's. A worker that reports operating ranges (limits of its load) but no samples is a default
+worker here: it is judged by the throughput of its leases, whatever ranges it has. Java takes it for the least loaded
+worker of all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process of a session host: it handles signals, reads settings, cleans up after earlier hosts, and sets the
+"""The process of a session host: it handles signals, reads settings, cleans up after earlier hosts, and sets the exit
 status.
 
 `attach` starts it; `session_host` does the work.
