@@ -1,4 +1,4 @@
-"""One of several children of a shard misbehaves, as real processes: nothing of its siblings is lost, other shards go on."""
+"""One of several children of a shard misbehaves, as real processes: its siblings lose nothing, other shards go on."""
 
 from __future__ import annotations
 
