@@ -306,7 +306,7 @@ class ShardConsumer:
             case Records(page):
                 arrived_ms = page.first_arrival_ms_after(self._delivered)
                 if arrived_ms is not None and self._delivered <= self._checkpoints.range.last:
-                    self._read_to_s = arrived_ms / 1000
+                    self._read_to_s = arrived_ms / 1000  # everything before this page is checkpointed
                 self.part.took(page, self._delivered, self._parts.clock.wall())
                 outcome = await self._deliver(page)
                 if outcome is ActivityOutcome.DONE and not self.part.outstanding:

@@ -67,6 +67,8 @@ async def _last_before(
 ) -> Position:
     """Return the last record before number `first` and, unless `by_time` is False, before `time_s`; TRIM_HORIZON if
     none is found.
+
+    A shard can only be read forwards. So an attempt begins some time before `time_s`, the next one earlier (BACK_S).
     """
     bound = None if first is None else int(first)
     for back_s in (*BACK_S, None):

@@ -159,7 +159,7 @@ class OperatorHold:
             self._held.pop(row.key, None)
             await self._take(row, by_force=True)
             row = self._held.get(row.key)
-        if write.item and row is not None:
+        if write.item and row is not None:  # the row that was to be created exists, and is ours
             return replace(outcome, fate=Fate.DONE, why="", row=row)
         return outcome
 

@@ -125,6 +125,9 @@ def started(
 def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
     """Return the state after an accepted answer. The request was sent at `asked_wall_s` (epoch), `asked_s`
     (monotonic).
+
+    If the answer has records, the reader is just after the last of them. If it has none, the anchor advances, as long
+    as the reader follows the tip and has had no record at all.
     """
     is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
     if page.millis_behind_latest is not None and is_found:  # else the record that was asked for may be older than that

@@ -165,7 +165,7 @@ class LoopConnection:
     def _feed(self, data: bytes, answer: asyncio.Future[Answer | Incoming]) -> None:
         """Parse bytes. End the exchange if the answer is whole, or is to be left to a thread."""
         incoming = self._incoming
-        if self._head_only:
+        if self._head_only:  # the loop reads the head, and a thread everything after it
             found, is_small = None, not incoming.feed_head(data)
         else:
             found = incoming.feed(data)
