@@ -20,6 +20,10 @@ class StartupError(MldError):
 # --- AWS, as seen by `mld.aws` ---------------------------------------------------------------------------------------
 
 
+AWS_WORDS_CHARS_MAX = 1_000
+"""Of a message, and of a code, of AWS. What answers may also be a proxy, with a whole page as the message."""
+
+
 class AwsError(MldError):
     """AWS answered with an error.
 
@@ -36,11 +40,17 @@ class AwsError(MldError):
         status: int = 400,
         item: dict[str, dict[str, object]] | None = None,
     ) -> None:
+        code, message = _bounded(code), _bounded(message)
         super().__init__(f"{operation}: {code}: {message}" if message else f"{operation}: {code}")
         self.operation = operation
         self.code = code
         self.status = status
         self.item = item
+
+
+def _bounded(words: str) -> str:
+    """Return the words, cut after `AWS_WORDS_CHARS_MAX` characters."""
+    return words if len(words) <= AWS_WORDS_CHARS_MAX else f"{words[:AWS_WORDS_CHARS_MAX]}…"
 
 
 class AwsUnreachableError(MldError):

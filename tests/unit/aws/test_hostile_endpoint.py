@@ -146,6 +146,9 @@ LYING = {
     "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
     "HTTP 9": b"HTTP/9.9 200 OK\r\nContent-Length: 2\r\n\r\n{}",
     "a refusal that is a bomb": answer(BOMB, "Content-Encoding: gzip", status="400 No"),
+    "a refusal that is a page": answer(b"<html>" + b"x" * 50_000, status="403 Forbidden"),
+    "a refusal of many words": answer(b'{"message":"' + b"x" * 50_000 + b'"}', status="400 Bad Request"),
+    "a refusal with a long code": answer(b'{"__type":"' + b"x" * 50_000 + b'"}', status="400 Bad Request"),
     "a refusal that is nested": answer(b"[" * 50_000, status="400 Bad Request"),
 }
 
