@@ -270,6 +270,8 @@ class Assigner:
         """
         assignable, standing_still = self.membership.assignable(active, self.clock.monotonic())
         for report in standing_still:
+            if not self._clock_lines.may_log():
+                break
             log.warning(
                 "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
                 "the clocks of this fleet disagree",

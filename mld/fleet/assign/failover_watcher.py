@@ -26,6 +26,7 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.periods import LONE_LEADER_LOOK_S, LOOK_PERIOD_S
 from mld.core.row_lines import RowLines
+from mld.core.token_budget import BudgetLimit, TokenBudget
 from mld.core.turns import in_turns
 from mld.core.waits import wait_for_event
 from mld.fleet.assign.fleet_load import Move, Why, reports_among
@@ -58,6 +59,9 @@ LEGACY_PERIOD_S = 30.0
 """How often the reports of the legacy table are read; they do not change more often."""
 TOO_SOON_SHARE = 0.25
 """If less than this share of a period is left until its next multiple, the look waits for the multiple after that."""
+NEIGHBOUR_RUNS = BudgetLimit("neighbour_runs", 6, 60.0)
+"""Runs of the assigner because workers have started on a machine that has others; each reads the whole table. Beyond
+that the regular runs see them: whoever may write rows can make up workers without end."""
 DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds leases due
 
 
@@ -97,6 +101,7 @@ class FailoverWatcher:
         """The workers whose reports name the machine whose load they measure."""
         self._strangers: frozenset[str] = frozenset()
         self._stranger_lines = RowLines("workers of other applications", self.clock)
+        self._neighbour_runs = TokenBudget(NEIGHBOUR_RUNS)
         """The workers of other applications that were logged."""
         self._legacy: Sequence[WorkerReport] = ()
         """The reports in the table of KCL 3.0 to 3.4, as of the last read of that table."""
@@ -230,7 +235,13 @@ class FailoverWatcher:
         """
         meters = {report.worker: meter for report in everybody if (meter := report.mld.get("meter"))}
         workers = Counter(meters.values())
-        if self.leader.leads and any(workers[meters[one]] > 1 for one in meters.keys() - self._measuring):
+        now = self.clock.monotonic()
+        if (
+            self.leader.leads
+            and any(workers[meters[one]] > 1 for one in meters.keys() - self._measuring)
+            and self._neighbour_runs.allows(now)
+        ):
+            self._neighbour_runs.charge(now)
             self.assigning_due.set()
         self._measuring = frozenset(meters)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.fleet import Fleet, Running, in_fleet
+from mld.core.periods import LOOK_PERIOD_S
+from mld.fleet.assign.failover_watcher import NEIGHBOUR_RUNS
+from mld.fleet.report import reports
+from tests.support.fleet import TABLE, Fleet, Running, in_fleet
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 
@@ -61,3 +64,19 @@ async def test_a_busy_machine_takes_nothing_from_another(world: Fleet) -> None:
     other = start(world, "b", "boot 2")
     await world.advance(200.0)
     assert counts(one, other) == [4, 0], "each measures processors of its own, and they are alike"
+
+
+@in_fleet(2, **V3X)
+async def test_reports_forged_under_ever_new_names_make_nobody_read_the_table_at_each_second(world: Fleet) -> None:
+    """A writer of rows who seems to start workers all the time, on a machine that has other workers."""
+    one = start(world, "a", "boot")
+    await world.until(lambda: counts(one) == [2])
+    await world.advance(120.0)
+    reads = world.dynamo.usage(operation="Scan").requests
+    for number in range(300):
+        forged = reports.own_report(f"forged-{number}", {}, world.clock.wall(), "0.3", told={"meter": "boot"})
+        world.dynamo.put_row(TABLE, {"leaseKey": {"S": forged.worker}, **reports.attributes(forged)})
+        await world.advance(1.0)
+    looks, runs = 300 / LOOK_PERIOD_S, 300 / 60 * NEIGHBOUR_RUNS.tokens
+    assert world.dynamo.usage(operation="Scan").requests - reads <= looks + runs + 10, "as beside any other worker"
+    assert counts(one) == [2]
