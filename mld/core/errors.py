@@ -8,6 +8,9 @@ neither as failed nor as done.
 
 from __future__ import annotations
 
+AWS_WORDS_CHARS_MAX = 1_000
+"""Bound of a message and of a code of AWS. What answers may also be a proxy, with a whole page as the message."""
+
 
 class MldError(Exception):
     """Base of all errors below. The text is one sentence that can be logged."""
@@ -18,10 +21,6 @@ class StartupError(MldError):
 
 
 # --- AWS, as seen by `mld.aws` ---------------------------------------------------------------------------------------
-
-
-AWS_WORDS_CHARS_MAX = 1_000
-"""Of a message, and of a code, of AWS. What answers may also be a proxy, with a whole page as the message."""
 
 
 class AwsError(MldError):
