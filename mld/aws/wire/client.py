@@ -325,11 +325,20 @@ class WireService:
     async def _connected(self, operation: str, place: WirePlace, origin: Origin) -> LoopConnection:
         """Make a connection to `origin`, put it into the place, and return it."""
         place.drop()
-        times = {"connect_timeout_s": self._connect_timeout_s, "read_timeout_s": self._read_timeout_s}
-        try:
-            place.connection = await self._in_any_thread(
-                lambda _: Connection(origin, **times, turn=self._turn), Connection.close
+
+        def connect(job: Job) -> Connection:
+            made = Connection(
+                origin,
+                connect_timeout_s=self._connect_timeout_s,
+                read_timeout_s=self._read_timeout_s,
+                turn=self._turn,
+                begun=job.uses,
             )
+            job.uses(None)
+            return made
+
+        try:
+            place.connection = await self._in_any_thread(connect, Connection.close)
         except OSError as error:
             limit = f" within {self._connect_timeout_s:g} s" if isinstance(error, TimeoutError) else ""
             reason = f"cannot connect to {origin}{limit}: {type(error).__name__}: {error}"

@@ -79,29 +79,43 @@ class Connection:
     """A connection to `origin`, through its proxy if it has one. Creating an instance connects, and raises OSError,
     also for timeouts and failures of TLS.
 
+    `begun` is called with this connection as soon as `abort` can end it: OpenSSL skips any number of messages in one
+    call, so that no timeout ends a handshake in which they do not end.
+
     Of the connections that share a `turn`, only one at a time receives and parses a large body. While it waits for more
     bytes, another one may.
     """
 
     def __init__(
-        self, origin: Origin, *, connect_timeout_s: float, read_timeout_s: float, turn: Turn | None = None
+        self,
+        origin: Origin,
+        *,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        turn: Turn | None = None,
+        begun: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         nearest = origin.proxy or origin
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
+        self.socket = plain
         try:
+            begun(self)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             mind_silence(plain, read_timeout_s)
             context = origin.context
             if origin.proxy is not None and context is not None:
                 open_tunnel(plain, origin.proxy, origin.host, origin.port, timeout_s=connect_timeout_s)
-            self.socket = plain if context is None else context.wrap_socket(plain, server_hostname=origin.host)
+            if context is not None:
+                secured = context.wrap_socket(plain, server_hostname=origin.host, do_handshake_on_connect=False)
+                self.socket = secured
+                begun(self)  # again, as the plain socket cannot be shut down any more
+                secured.do_handshake()
             self.socket.settimeout(read_timeout_s)
             self._poll = select.poll()
             self._poll.register(self.socket, select.POLLIN)
         except BaseException:
             plain.close()
-            if hasattr(self, "socket"):
-                self.socket.close()
+            self.socket.close()
             raise
         self.origin = origin
         self._read_timeout_s = read_timeout_s

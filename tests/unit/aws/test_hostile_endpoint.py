@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
@@ -19,9 +21,10 @@ from mld.aws.wire import answers
 from mld.aws.wire.frame_stream import FRAME_BYTES_MAX
 from mld.aws.wire.proxies import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError
+from tests.support.patience import PATIENCE_S
 from tests.support.tiers import sliced
 from tests.unit.aws.conftest import Configure
-from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, wire
+from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, certificate, wire
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -58,6 +61,32 @@ ENDLESS = {
     "a body without a length": (OK + b"\r\n", b"x" * BURST),
     "more than was announced": (OK + b"Content-Length: 2\r\n\r\n{}x", b"x" * BURST),
 }
+
+
+class PouringFirst(Server):
+    """Answers the first hello with messages that a handshake skips, without end; from the second connection on it is as
+    it should be."""
+
+    HELLO_REQUEST = b"\x16\x03\x03\x00\x04\x00\x00\x00\x00"
+
+    def _serve(self, plain: socket.socket) -> None:
+        if self.connections > 1:
+            super()._serve(plain)
+            return
+        with plain, contextlib.suppress(OSError):
+            plain.recv(BURST)
+            while True:
+                plain.sendall(self.HELLO_REQUEST * 1000)
+
+
+async def test_a_handshake_without_an_end_keeps_its_thread_no_longer_than_its_caller_waits(tmp_path: Path) -> None:
+    trusted, context = certificate(tmp_path, "127.0.0.1")
+    with PouringFirst(context=context) as server:
+        async with wire(server, threads_max=1, ca_bundle=str(trusted)) as service:
+            with pytest.raises(AwsUnreachableError):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=1.0)
+            read = await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=PATIENCE_S)
+            assert read == b"{}"
 
 
 @pytest.mark.parametrize("is_kept", sliced([False, True], False), ids=["new connection", "kept connection"])
