@@ -1,0 +1,43 @@
+"""The pages for users: code that fits the column of the site, and an index by task that names keys that there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted((ROOT / "docs" / "use").glob("*.md")), ROOT / "README.md"]
+CODE_COLUMNS_MAX = 99
+"""As many columns as a block of the site shows at 1,280 px (tests/support/site.css)."""
+WRITTEN = {"sdk.md"}
+"""Pages whose code is that of a docstring."""
+
+
+def code_lines(page: str) -> Iterator[str]:
+    """The lines of the code blocks of a page, without the indentation that makes them one."""
+    fence, before = "", ""
+    for line in page.splitlines():
+        if (mark := re.match("```+", line)) and (not fence or line.startswith(fence)):
+            fence = "" if fence else mark[0]
+        elif fence:
+            yield line
+        elif line.startswith("    ") and (not before or before.startswith("    ")):
+            yield line[4:]
+        before = line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_fits_the_column_of_the_site(page: Path) -> None:
+    wide = [line for line in code_lines(page.read_text("utf-8")) if len(line) > CODE_COLUMNS_MAX]
+    assert page.name in WRITTEN or wide == []
+
+
+def test_the_index_by_task_names_keys_that_the_tables_below_it_have() -> None:
+    page = (ROOT / "docs" / "use" / "configuration.md").read_text("utf-8")
+    index = page.split("\n## I want to …\n")[1].split("\n## ")[0]
+    keys, tables = re.findall(r"`([^`]+)`", index), page.split("\n## Keys\n")[1]
+    assert len(keys) > 30
+    assert [key for key in keys if f"\n| `{key}` |" not in tables] == []
