@@ -167,7 +167,6 @@ OTHERS = {
     "mld/operating/command_ends.py os.open",  # /dev/null
     "mld/operating/filling.py read_text",  # of the package
     "mld/check/message_schemas.py read_text",  # of the package
-    "mld/check/refusals.py gzip.open",  # of botocore
     "properties/named_file.py os.open",
 }
 
