@@ -212,7 +212,7 @@ def test_the_page_shows_the_fleet_to_people(fleet: OperatedFleet) -> None:
             [normal(cell) for cell in row.locator("td").all_inner_texts()]
             for row in page.locator("#shards tbody tr").all()
         ]
-        shown = {cells[0].split("\n")[0][-4:]: (cells[1].strip(), cells[2]) for cells in cells}
+        shown = {cells[0].split("\n")[0][-4:]: (cells[1].strip(), cells[3]) for cells in cells}
         assert shown == {
             "0001": ("stopped", "w2"),
             "0002": ("failing", "w1"),
