@@ -1,5 +1,5 @@
-"""Opens the files that an operator, a key or a command line names: regular files of a bounded size. A caller may allow
-pipes, too.
+"""Opens the files that an operator, a key or a command line names: regular files of a bounded size, and `/dev/null`,
+which people name for an empty file. A caller may allow pipes, too.
 
 A name may lead to a pipe that nobody writes into, to `/dev/zero`, or to a file without end: opening or reading any of
 these must neither wait for ever nor fill the memory. Every command and every key that reads a named file reads it here.
@@ -12,6 +12,7 @@ import select
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 PIPE_WAIT_S = 10.0
@@ -46,8 +47,10 @@ def _descriptor(path: str | os.PathLike[str], takes_pipe: bool) -> int:
         raise NamedFileError(f"cannot be read: {error.strerror}") from error
     except ValueError as error:  # a NUL in the path
         raise NamedFileError("is no file name") from error
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode) or (takes_pipe and stat.S_ISFIFO(mode)):
+    status = os.fstat(descriptor)
+    mode = status.st_mode
+    is_null = stat.S_ISCHR(mode) and status.st_rdev == Path(os.devnull).stat().st_rdev
+    if stat.S_ISREG(mode) or is_null or (takes_pipe and stat.S_ISFIFO(mode)):
         return descriptor
     os.close(descriptor)
     raise NamedFileError("cannot be read: Is a directory" if stat.S_ISDIR(mode) else "is no regular file")

@@ -53,6 +53,11 @@ def test_what_is_no_file_of_a_bounded_size_is_refused(tmp_path: Path) -> None:
             list(lines_of(path, SIZE, 10 * SIZE))
 
 
+def test_the_null_device_is_an_empty_file() -> None:
+    assert bytes_of(os.devnull, SIZE) == b""
+    assert list(lines_of(os.devnull, SIZE, SIZE)) == []
+
+
 def test_content_lines_and_beginning(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one\ntwo\n\nthree")
