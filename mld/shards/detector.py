@@ -163,5 +163,6 @@ class ShardDetector:
     @staticmethod
     def _log_retry(error: Exception, delay_s: float) -> None:
         _log.info(
-            "ListShards is tried again", extra={"action": "list_shards_retry", "error": str(error), "in_s": delay_s}
+            "ListShards is tried again",
+            extra={"action": "list_shards_retry", "error": str(error), "in_s": round(delay_s, 2)},
         )
