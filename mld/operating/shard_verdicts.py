@@ -68,7 +68,10 @@ def _parked(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     "a-shard-is-failing",
 )
 def _failing(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _because(shard, "its record processor fails"), seen.command("peek", name, "--at", "checkpoint")
+    why = _because(shard, "its record processor fails")
+    if shard.failing is not None and not shard.failing.attempts:  # it fails without a batch, so no record is to blame
+        return why, "mld conformance -- COMMAND"
+    return why, seen.command("peek", name, "--at", "checkpoint")
 
 
 @of_shards(

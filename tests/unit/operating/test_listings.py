@@ -68,7 +68,7 @@ def fleet() -> FleetStatus:
             owner="a:2",
             hash_range=own[2],
             status=told("failing", 0, why="noon: broke"),
-            failing=Failing(7, NOW_S - 100, at),
+            failing=Failing(7, NOW_S - 100, at, 7),
         ),
         Lease(
             shard_id(4),

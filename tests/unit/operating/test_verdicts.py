@@ -11,7 +11,7 @@ import pytest
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.streams import HASH_KEY_MAX, STREAM_DISABLED, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport, own_report
-from mld.leases.lease import Lease, ShardStatus
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.events import Event, EventKind
 from mld.metrics.progress import LateLoop
 from mld.metrics.words import DYNAMODB, KINESIS
@@ -72,6 +72,12 @@ def status(activity: str, why: str | None = None, behind_ms: int | None = 0, ago
             "failing",
             "mld peek app.properties 3 --at checkpoint",
             id="failing",
+        ),
+        pytest.param(
+            lease(SHARD_3, failing=Failing(3, NOW_S, lease(SHARD_3).checkpoint)),
+            "failing",
+            "mld conformance -- COMMAND",
+            id="fails to start",
         ),
         pytest.param(
             lease(SHARD_3, status=status("stalled", behind_ms=10**6)),
