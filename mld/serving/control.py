@@ -30,6 +30,7 @@ WAITING_MAX = 256  # connections that wait to be served; more are closed at once
 WAIT_S = 5.0  # how long one of them waits
 REQUEST_BYTES_MAX = 4 * 1024
 REQUEST_TIMEOUT_S = 10.0  # for the caller to send its request
+SILENT_S = 1.0  # the same while others wait to be served
 ANSWER_TIMEOUT_S = 30.0  # for the daemon to make an answer, and for the caller to read each line of it
 
 Request = Mapping[str, Any]
@@ -57,8 +58,10 @@ class ControlServer:
         self._open: set[asyncio.Task[None]] = set()
         self._free = asyncio.Semaphore(CONNECTIONS_MAX)
         self._waiting = 0
-        self._silent: dict[asyncio.Task[None], None] = {}
-        """The connections that are served and have sent no request, the oldest first."""
+        self._silent: dict[asyncio.Timeout, float] = {}
+        """The time limits of the connections that are served and have sent no request, the oldest first, and when each
+        has been silent for `SILENT_S`.
+        """
 
     async def start(self, place: ControlPlace, *, is_named: bool) -> str:
         """Listen at `place`, and return its path. If a socket is there already, replace it only if no process answers.
@@ -108,8 +111,8 @@ class ControlServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection when there is room for it, or drop it if too many wait or the caller is another user.
 
-        If there is no room, the connection that has waited longest without sending its request is ended: so connections
-        that ask for nothing keep no command out.
+        If there is no room, the connection that has been silent longest is ended, but not before `SILENT_S`: so
+        connections that ask for nothing keep no command out, and of many commands at once each is answered.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -118,12 +121,12 @@ class ControlServer:
             return
         self._open.add(task)
         try:
-            if self._free.locked() and (silent := next(iter(self._silent), None)) is not None:
-                del self._silent[silent]
-                silent.cancel()
+            if self._free.locked() and self._silent:
+                limit = next(iter(self._silent))
+                limit.reschedule(self._silent.pop(limit))
             await self._until_free()
             try:
-                await self._serve(reader, writer, task)
+                await self._serve(reader, writer)
             finally:
                 self._free.release()
         except (OSError, asyncio.CancelledError):
@@ -141,13 +144,10 @@ class ControlServer:
         finally:
             self._waiting -= 1
 
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
-    ) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read the request, and send the answer and the lines after it."""
-        self._silent[task] = None
         try:
-            request = await _request(reader)
+            request = _request_of(await self._line(reader))
             asked = request.get("ask")
             route = self._routes.get(asked) if isinstance(asked, str) else None
             if route is None:
@@ -156,20 +156,26 @@ class ControlServer:
         except RequestRefused as error:
             await _send(writer, {"error": str(error)})
             return
-        finally:
-            self._silent.pop(task, None)
         async with contextlib.aclosing(answers):
             if await _send_first(answers, writer):
                 await _send_rest(answers, reader, writer)
 
+    async def _line(self, reader: asyncio.StreamReader) -> bytes:
+        """Read the line with the caller's request. Raises RequestRefused if it is too long; TimeoutError."""
+        now = asyncio.get_running_loop().time()
+        limit = asyncio.timeout_at(now + (SILENT_S if self._waiting else REQUEST_TIMEOUT_S))
+        try:
+            async with limit:
+                self._silent[limit] = now + SILENT_S
+                return await reader.readline()
+        except ValueError:
+            raise RequestRefused(f"a request has at most {REQUEST_BYTES_MAX} bytes") from None
+        finally:
+            self._silent.pop(limit, None)
 
-async def _request(reader: asyncio.StreamReader) -> Request:
-    """Read the caller's request. Raises RequestRefused if it is too long or not an object in JSON."""
-    try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            line = await reader.readline()
-    except ValueError:
-        raise RequestRefused(f"a request has at most {REQUEST_BYTES_MAX} bytes") from None
+
+def _request_of(line: bytes) -> Request:
+    """Return the caller's request. Raises RequestRefused if it is no object in JSON."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -202,11 +202,44 @@ async def test_connections_that_ask_for_nothing_keep_no_command_out(
     monkeypatch.setattr(control, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
     monkeypatch.setattr(control, "REQUEST_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(control, "SILENT_S", 0.0)
     place = ControlPlace(private, "a.sock")
     async with serving(place):
         silent = [await asyncio.open_unix_connection(place.path) for _ in range(3)]
         async with asyncio.timeout(PATIENCE_S):
             assert await silent[0][0].read() == b"", "the oldest of them made room"
+            assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_of_many_commands_at_once_each_is_answered(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 2)
+    for name in ("WAIT_S", "REQUEST_TIMEOUT_S", "SILENT_S"):
+        monkeypatch.setattr(control, name, PATIENCE_S)
+    place = ControlPlace(private, "a.sock")
+    async with serving(place):
+        callers = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+        for caller in callers:  # all have sent their request before the server accepts the first
+            caller.connect(place.path)
+            caller.sendall(b'{"ask": "hello"}\n')
+        for caller in callers:
+            reader, writer = await asyncio.open_unix_connection(sock=caller)
+            assert json.loads(await reader.read()) == {"answer": {"hello": "nobody"}}
+            writer.close()
+
+
+async def test_a_silent_caller_is_waited_for_less_long_while_others_wait(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(control, "REQUEST_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(control, "SILENT_S", 0.01)
+    place = ControlPlace(private, "a.sock")
+    async with serving(place):
+        silent = [await asyncio.open_unix_connection(place.path) for _ in range(6)]
+        async with asyncio.timeout(PATIENCE_S / 2):
             assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
         for _, writer in silent:
             writer.close()
