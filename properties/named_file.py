@@ -13,10 +13,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import BinaryIO
 
 PIPE_WAIT_S = 10.0
 """How long the writer of a pipe may be silent, such as the command in a shell's `<(…)`."""
+PIPE_WHOLE_S = 60.0
+"""How long it may take to write everything."""
 PIECE_BYTES = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 """With O_NONBLOCK, opening a pipe does not wait for its writer. It has no effect on a regular file."""
@@ -65,18 +68,22 @@ def bytes_of(path: str | os.PathLike[str], bytes_max: int, *, takes_pipe: bool =
 def content_of(file: BinaryIO, bytes_max: int) -> bytes:
     """Return the content of a file that `opened` has opened. Raises NamedFileError.
 
-    Each piece of a pipe is waited for, at most `PIPE_WAIT_S`; a regular file never has to be waited for.
+    Each piece of a pipe is waited for, at most `PIPE_WAIT_S`, and the whole at most a little longer than
+    `PIPE_WHOLE_S`; a regular file never has to be waited for.
     """
     data = bytearray()
+    until = monotonic() + PIPE_WHOLE_S
     while len(data) <= bytes_max:
         poll = select.poll()
         poll.register(file, select.POLLIN)
         if not poll.poll(PIPE_WAIT_S * 1000):
             raise NamedFileError(f"is a pipe into which nothing was written for {PIPE_WAIT_S:g} s")
         piece = file.read(min(PIECE_BYTES, bytes_max + 1 - len(data)))
-        if not piece:
+        if piece == b"":
             return bytes(data)
-        data += piece
+        data += piece or b""  # None if another process has read this piece of the pipe
+        if monotonic() > until:
+            raise NamedFileError(f"was not read to its end within {PIPE_WHOLE_S:g} s")
     raise NamedFileError(f"is larger than {bytes_max} bytes")
 
 

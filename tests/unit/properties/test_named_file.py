@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -89,6 +90,22 @@ def test_an_endless_pipe_is_read_as_far_as_its_bound(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"a" * 2 * SIZE)
     with pytest.raises(NamedFileError, match="larger than 1000"):
+        bytes_of(f"/dev/fd/{reader}", SIZE, takes_pipe=True)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_pipe_into_which_a_byte_is_written_now_and_then_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_file, "monotonic", itertools.count(0, 9).__next__)
+    monkeypatch.setattr(named_file, "PIECE_BYTES", 1)
+    reader, writer = os.pipe()
+    os.write(writer, b"a" * 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(named_file, "PIPE_WAIT_S", 0.05)
+        with pytest.raises(NamedFileError, match="nothing was written"):
+            bytes_of(f"/dev/fd/{reader}", SIZE, takes_pipe=True)
+    os.write(writer, b"a" * 50)
+    with pytest.raises(NamedFileError, match="was not read to its end within 60 s"):
         bytes_of(f"/dev/fd/{reader}", SIZE, takes_pipe=True)
     os.close(reader)
     os.close(writer)
