@@ -30,7 +30,8 @@ compressed; the number of bytes that follow.
 """
 ANSWER = Struct(">cIII")
 """Head of an answer: DONE or FAILED; the number of bytes that follow, which are base64 if DONE, and a reason as text if
-FAILED; the microseconds of CPU that it took, and how many of them are more than usual for the size of the payload.
+FAILED; the microseconds of CPU since the answer before, and how many of them the payload took beyond what is usual for
+its size.
 """
 SCHEMA, PAYLOAD, DONE, FAILED = b"S", b"P", b"D", b"F"
 ZLIB_BIT = 0x8000
@@ -69,10 +70,12 @@ def serve(
     """Answer requests one after the other, until the input ends.
 
     `allow_cpu(seconds)` makes the kernel end this process after that much more CPU time; 0 removes the limit. `cpu_s`
-    returns the CPU time that this process has taken.
+    returns the CPU time that this process has taken. All of it counts for some answer, so that a record that ends the
+    process is not charged for the reading and writing of those before it.
     """
     definitions: dict[int, str] = {}
     decoders: dict[int, Callable[[bytes], bytes]] = {}
+    answered_s = cpu_s()
     while len(head := requests.read(REQUEST.size)) == REQUEST.size:
         kind, number, size = REQUEST.unpack(head)
         body = requests.read(size)
@@ -101,8 +104,9 @@ def serve(
         except MemoryError:
             kind, body = FAILED, f"decoding it takes more than {MEMORY_BYTES_MAX} bytes of memory".encode()
         allow_cpu(0)
-        took_s = cpu_s() - began_s
-        excess_s = max(0.0, took_s - CPU_S_USUAL - work_bytes * CPU_S_PER_MB / 1e6)
+        now_s = cpu_s()
+        took_s, answered_s = now_s - answered_s, now_s
+        excess_s = max(0.0, now_s - began_s - CPU_S_USUAL - work_bytes * CPU_S_PER_MB / 1e6)
         answers.write(ANSWER.pack(kind, len(body), int(took_s * 1e6), int(excess_s * 1e6)) + body)
         answers.flush()  # now, because the next record may end this process
 

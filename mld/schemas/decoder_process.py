@@ -76,9 +76,9 @@ class DecoderAnswers:
     def __init__(self) -> None:
         self._rest = bytearray()
         self.took_s = 0.0
-        """CPU seconds of all answers."""
+        """CPU seconds of all answers, and of the work between them."""
         self.excess_s = 0.0
-        """Those of them that are more than usual for the size of their payloads."""
+        """CPU seconds that payloads took beyond what is usual for their size."""
 
     def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
         """Yield the answers that this piece completes. Raises EOFError if the bytes cannot come from the decoder."""
@@ -109,7 +109,7 @@ class _RunningDecoder:
     writer: asyncio.StreamWriter
     requests: DecoderRequests
     cpu_s: float = 0.0
-    """CPU seconds of the payloads that it has answered."""
+    """CPU seconds up to the last answer, without those of the start."""
 
 
 class DecoderProcess:
@@ -197,7 +197,7 @@ class DecoderProcess:
 
     def _end(self, error: BaseException | None) -> tuple[str, bool, float]:
         """End the process. Return why it gave no answer, whether another try would be useless, and the CPU seconds that
-        it took besides the payloads that it has answered.
+        it took for its start and since its last answer.
         """
         running, self._running = self._running, None
         if running is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.schemas.decoder import MEMORY_BYTES_MAX, SCHEMAS_MAX
-from mld.schemas.decoder_process import DecoderJob, DecoderProcess, DecoderRequests
+from mld.schemas.decoder import MEMORY_BYTES_MAX, SCHEMAS_MAX, serve
+from mld.schemas.decoder_process import DecoderAnswers, DecoderJob, DecoderProcess, DecoderRequests
 from mld.schemas.frame import UndecodableError
 from tests.fuzz.schemas import ATTACKS, GOOD, Attack
 
@@ -156,3 +157,20 @@ def test_what_a_record_takes_beyond_its_size_is_reported_and_ordinary_records_ta
     ordinary, dear = asyncio.run(run())
     assert sum(ordinary) < 0.1
     assert 0.1 < sum(dear) < 5.0
+
+
+def test_what_reading_requests_takes_counts_for_their_answers_and_not_for_a_record_that_ends_the_process() -> None:
+    spent_s = 0.0
+
+    class Requests(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal spent_s
+            found = super().read(size)
+            spent_s += len(found)
+            return found
+
+    requests, answers, parsed = DecoderRequests(), io.BytesIO(), DecoderAnswers()
+    asked = b"".join(piece for _ in range(100) for piece in requests.of(GOOD))
+    serve(Requests(asked), answers, lambda _: None, lambda: spent_s)
+    assert len(list(parsed.feed(answers.getvalue()))) == 100
+    assert (parsed.took_s, parsed.excess_s) == (spent_s, 0.0)
