@@ -83,10 +83,16 @@ class DefinitionFiles:
 
     @staticmethod
     def _write(folder: Path, name: str, text: str) -> str:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
-            file.write(text)
         path = folder / name
-        Path(file.name).replace(path)
+        file = tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="replace", dir=folder, delete=False)  # noqa: SIM115
+        try:
+            with file:
+                file.write(text)
+            Path(file.name).replace(path)
+        except OSError:
+            with suppress(OSError):
+                Path(file.name).unlink()
+            raise
         return str(path)
 
     def _own(self) -> Path:

@@ -105,3 +105,19 @@ def test_only_so_many_definitions_are_written_and_each_may_be_written_again(
 def test_a_place_that_takes_no_directory_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert DefinitionFiles(tmp_path / "missing").write("v", "{}") is None
     assert "is not written" in caplog.text
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = DefinitionFiles(tmp_path)
+    folder = Path(files.write("v", "{}") or "").parent
+    (folder / "w").mkdir()
+    assert files.write("w", "{}") is None
+    assert "schema version w is not written" in caplog.text
+    assert sorted(one.name for one in folder.iterdir()) == ["v", "w"]
+    files.close()
+
+
+def test_a_definition_with_half_a_surrogate_pair_is_written_as_the_decoder_gets_it(tmp_path: Path) -> None:
+    files = DefinitionFiles(tmp_path)
+    assert Path(files.write("v", '{"doc": "\ud800"}') or "").read_text() == '{"doc": "?"}'
+    files.close()
