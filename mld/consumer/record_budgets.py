@@ -2,8 +2,9 @@
 
 Rules: retrieval#budgets-for-what-records-ask-for. Whoever may put records into a stream decides what is in them. All
 that a record can make us call, compute, write or log besides its own delivery is a `RecordBudget` of its shard here, so
-that a producer can use up only what belongs to his shard. A budget that is used up never holds or drops a record: what
-it was for is left out or comes later. That is logged once a minute, counted, an event, and a fault of the shard.
+that a producer can use up only what belongs to his shard. A budget that is used up never drops a record: what it was
+for is left out or comes later (`CONSEQUENCES`). That is logged once a minute, counted, an event, and a fault of the
+shard.
 
 Budgets last as long as the consumer of the shard. They are constants: no ordinary stream comes near them.
 """

@@ -5,7 +5,7 @@ Most are found in `FleetSight.own`. `mld.operating.verdicts` explains how kinds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mld.metrics.words import DYNAMODB, KINESIS, refusal_words, restart_words
 from mld.operating.faults import (
@@ -161,8 +161,7 @@ def _answers_late(seen: FleetSight) -> Iterator[Found]:
 def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
     if seen.own is not None:
         remedy = "give each application its own (fanoutConfig.consumerName or consumerArn)"
-        for key, words in seen.own.contested.items():
-            yield Found(key, words, remedy, shard=key, owner=seen.own.worker, stream=seen.label_of(key))
+        yield from _of_shards(seen, seen.own.worker, seen.own.contested, remedy)
 
 
 @kind(
@@ -177,8 +176,7 @@ def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
 def _budget_spent(seen: FleetSight) -> Iterator[Found]:
     if seen.own is not None:
         remedy = "find out which producer puts such records: the log and schemaError of the records name them"
-        for key, words in seen.own.spent.items():
-            yield Found(key, words, remedy, shard=key, owner=seen.own.worker, stream=seen.label_of(key))
+        yield from _of_shards(seen, seen.own.worker, seen.own.spent, remedy)
 
 
 @kind(
@@ -226,5 +224,11 @@ def _blind(seen: FleetSight) -> Iterator[Found]:
 def _lost(seen: FleetSight) -> Iterator[Found]:
     if seen.own is not None:
         remedy = f"get it from its source ({seen.command('events')} has all losses), and keep records for longer"
-        for key, words in seen.own.lost.items():
-            yield Found(key, f"lost {words}", remedy, shard=key, owner=seen.own.worker, stream=seen.label_of(key))
+        lost = {key: f"lost {words}" for key, words in seen.own.lost.items()}
+        yield from _of_shards(seen, seen.own.worker, lost, remedy)
+
+
+def _of_shards(seen: FleetSight, worker: str, faulty: Mapping[str, str], remedy: str) -> Iterator[Found]:
+    """Yield for each of these shards of a worker, by lease key, what is wrong with it."""
+    for key, words in faulty.items():
+        yield Found(key, words, remedy, shard=key, owner=worker, stream=seen.label_of(key))

@@ -18,8 +18,7 @@ THROTTLE_BACKOFF_S = 1.0
 """First wait after throttling. Limits are per second, and a full answer of 10 MB may block a shard for 5 s."""
 BACKOFF_MAX_S = 10.0
 """Longest wait after errors, and so the longest delay before a reader notices the end of an outage. An iterator lives
-far
-longer (5 minutes)."""
+far longer (5 minutes)."""
 BEAT_MAX_S = 0.1
 """Longest beat (see `Pacing`): that of readers with the default idle interval of 1.5 s."""
 BACKOFF_DOUBLINGS_MAX = 10

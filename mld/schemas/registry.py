@@ -38,7 +38,7 @@ FAILURES_KEPT_MAX = 1000
 """Failed lookups are kept apart from versions, so that the ids in damaged records do not displace real versions."""
 TIMEOUT_S = 10.0
 LOOKUPS_AT_ONCE_MAX = 4
-"""Of one page, and of all: a page waits for others no longer than for itself."""
+"""How many lookups run at once, for one page and for all pages of a worker together."""
 UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
 
 KeptT = TypeVar("KeptT")

@@ -100,9 +100,9 @@ class FailoverWatcher:
         self._measuring: frozenset[str] = frozenset()
         """The workers whose reports name the machine whose load they measure."""
         self._strangers: frozenset[str] = frozenset()
+        """The workers of other applications that were seen."""
         self._stranger_lines = RowLines("workers of other applications", self.clock)
         self._neighbour_runs = TokenBudget(NEIGHBOUR_RUNS)
-        """The workers of other applications that were logged."""
         self._legacy: Sequence[WorkerReport] = ()
         """The reports in the table of KCL 3.0 to 3.4, as of the last read of that table."""
         self._legacy_due_at = -math.inf
