@@ -16,9 +16,9 @@ from mld.core.terminal import (
 COMPLETION_S = 3.0
 FILE_SUFFIX = ".properties"
 SHARD, WORKER = "SHARD", "WORKER"
-_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+%,=-]+", re.ASCII)
-"""Matches what a shell takes as one word and nothing else. A shell puts what is offered into the line as it is, and
-rows name shards and workers in any way, such as `$(reboot)`."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+%,=-]*", re.ASCII)
+"""Matches what a shell takes as one word and nothing else, and a command as no option. A shell puts what is offered
+into the line as it is, and rows name shards and workers in any way, such as `$(reboot)` or `--execute`."""
 
 
 def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:

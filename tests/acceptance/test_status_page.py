@@ -427,6 +427,17 @@ def test_the_applications_of_the_account_are_read_only_when_they_are_opened(brow
         assert page.evaluate("window.pwned") is None
 
 
+def test_the_applications_of_the_account_are_listed_before_the_fleet_has_been_read(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+    app = dict.fromkeys(("streams", "workers", "openShards", "behindSeconds", "note")) | {"companions": []}
+    served.apps = {"applications": [app | {"table": "clicks"}], "unseen": []}
+    with opened(browser, served) as page:
+        page.evaluate("() => { paused = true; data = null; }")
+        page.click("#apps-section summary")
+        page.wait_for_selector("#apps-text:not(:has-text('Reading'))")
+        assert page.inner_text("#apps-text") == "1 application"
+
+
 def test_why_the_applications_of_the_account_cannot_be_listed_is_told(browser: Browser) -> None:
     with opened(browser, ServedPage(leases(3))) as page:
         page.click("#apps-section summary")

@@ -157,6 +157,8 @@ def test_a_shell_is_offered_no_name_that_it_would_take_for_more_than_a_word(monk
         "w\x1b[2J",
         "w'",
         "*",
+        "--execute",
+        "=ls",
         "",
     ]
     plain = ["host-1.ec2.internal:4711:7f3a-11", "w_1", "1:a:9"]
