@@ -1,11 +1,11 @@
 """The path of a daemon's control socket. The daemon creates the socket there, and commands such as `mld status` find
 it.
 
-Any process that can connect can change the log level and read records. So the socket has mode 0600, and its directory
-must belong to this user and be closed to all others; any other directory is refused. The path in a Unix socket's
-address is limited to 107 bytes. Longer paths work too, because `address_of` names the open directory by its descriptor.
-The socket's file is named after the application, so that commands can find it from the properties file. The name ends
-in random characters, so that each daemon has a name of its own.
+Any process that can connect can read records (`mld tap`). So the socket has mode 0600, and its directory must belong to
+this user and be closed to all others; any other directory is refused. The path in a Unix socket's address is limited
+to 107 bytes. Longer paths work too, because `address_of` names the open directory by its descriptor. The socket's file
+is named after the application, so that commands can find it from the properties file. The name ends in random
+characters, so that each daemon has a name of its own.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class MalformedShare:
 
     def excess(self, seen: int, malformed: int) -> str | None:
         """Count `seen` further records, of which `malformed` are malformed. If too many are, return the reason: then
-        the
-        records have to be refused, and are delivered again. Otherwise return None."""
+        the records have to be refused, and are delivered again. Otherwise return None.
+        """
         if not seen:
             return None
         own = min(seen, RECORDS_MIN)
