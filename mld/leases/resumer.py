@@ -24,6 +24,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
 from typing import Protocol
 
+from mld.aws.table_calls import ANSWER_S_MAX
 from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
@@ -53,7 +54,20 @@ duration, the resumed lease must be confirmed by another answer within the last 
 OLDEST_SHARE = 0.125
 """Tries are also at least this share of the time apart for which the oldest write of the row has been unanswered. So in
 a minute of silence, after which writes are given up, there are never `OPEN_MAX` open ones, and the next try is sent
-soon after the table answers again."""
+soon after the table answers again. For leases of less than about 9 s the share is larger, see `oldest_share`."""
+SILENT_TRIES_MAX = 16
+"""Tries between the end of a lease and the time when its oldest write is given up. The rest of `OPEN_MAX` is for the
+renewals before that, and for leases of a second."""
+
+
+def oldest_share(lease_duration_s: float) -> float:
+    """Return the share for leases of this duration (`OLDEST_SHARE`).
+
+    The time for which the oldest write is unanswered grows by this share with each try, from the lease duration to
+    `ANSWER_S_MAX`.
+    """
+    growth: float = (ANSWER_S_MAX / lease_duration_s) ** (1 / SILENT_TRIES_MAX)
+    return max(OLDEST_SHARE, growth - 1)
 
 
 class _Tries:
@@ -259,7 +273,7 @@ class Resumer:
         """Return how many seconds after the last try the next one is sent."""
         sent_at = self.rows.sent_at(key)
         oldest_s = self.clock.monotonic() - sent_at[0] if sent_at else 0.0
-        return max(AGAIN_SHARE * self._lease_duration_s, OLDEST_SHARE * oldest_s)
+        return max(AGAIN_SHARE * self._lease_duration_s, oldest_share(self._lease_duration_s) * oldest_s)
 
     async def _try(self, tries: _Tries, how: LeaseMove) -> None:
         """Send a renewal when there is a slot, and note its outcome in `tries`."""

@@ -42,6 +42,7 @@ class Worker:
         handoff_timeout_s: float = defaults().leases.handoff_timeout_s,
         table_type: type[DynamoLeaseTable] = DynamoLeaseTable,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        duration_s: float = DURATION_S,
     ) -> None:
         clock = clock or LoopClock()
         tokens = itertools.count(1)
@@ -54,7 +55,7 @@ class Worker:
             clock,
             rng,
             worker_id=worker_id or name,
-            settings=rules(duration_s=DURATION_S, handoff_timeout_s=handoff_timeout_s).leases,
+            settings=rules(duration_s=duration_s, handoff_timeout_s=handoff_timeout_s).leases,
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,
         )

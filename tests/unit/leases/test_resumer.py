@@ -12,7 +12,8 @@ from mld.aws.table_calls import ANSWER_S_MAX
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.resumer import OLDEST_SHARE
+from mld.leases.own_writes import OPEN_MAX
+from mld.leases.resumer import oldest_share
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import SUSPENDED_DURATIONS
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
@@ -85,13 +86,14 @@ async def test_at_most_one_try_for_a_lapsed_lease_waits_for_a_slot() -> None:
     assert counter_of(dynamo, "a") == 1
 
 
+@pytest.mark.parametrize("duration_s", [1.0, 3.0, DURATION_S])
 @virtual
-async def test_after_a_network_that_swallows_everything_a_try_is_sent_soon_although_the_swallowed_ones_still_wait() -> (
-    None
-):
+async def test_after_a_network_that_swallows_everything_a_try_is_sent_soon_although_the_swallowed_ones_still_wait(
+    duration_s: float,
+) -> None:
     swallowed_s = 50.0
     dynamo = await new_dynamo()
-    me = Worker(dynamo, "me", request_timeout_s=ANSWER_S_MAX)
+    me = Worker(dynamo, "me", request_timeout_s=ANSWER_S_MAX, duration_s=duration_s)
     await me.hold("a")
     plan = FaultPlan(dynamo)
     async with running(me):
@@ -100,7 +102,8 @@ async def test_after_a_network_that_swallows_everything_a_try_is_sent_soon_altho
         await asyncio.sleep(swallowed_s)
         assert me.keeper.held() == {}
         plan.always = None
-        await asyncio.sleep(OLDEST_SHARE * swallowed_s + 1.0)
+        assert me.keeper.resumer.rows.waiting("a") < OPEN_MAX
+        await asyncio.sleep(oldest_share(duration_s) * swallowed_s + 1.0)
         assert set(me.keeper.held()) == {"a"}
 
 
