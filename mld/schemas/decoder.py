@@ -43,6 +43,9 @@ CPU_S_PER_MB = 0.4  # three times what small values take on a slow machine
 CPU_S_USUAL = 0.005
 """Besides `CPU_S_PER_MB`, a record may take so long without being counted against its shard: a hundred times what a
 small record takes."""
+INFLATION_USUAL = 16
+"""An inflated payload counts as at most this many times its size as it came, so that a small one which inflates a
+thousandfold is charged. The limits above are far above what ordinary payloads take, even those that inflate to more."""
 _WHY_CHARS_MAX = 500
 
 
@@ -86,14 +89,15 @@ def serve(
             decoders.pop(number, None)
             continue
         schema = number & ~ZLIB_BIT
-        began_s, work_bytes = cpu_s(), size
+        began_s, work_bytes, usual_bytes = cpu_s(), size, size
         try:
             allow_cpu(CPU_S)
             data = _decoded(body, is_compressed=bool(number & ZLIB_BIT))
-            work_bytes = len(data)
+            work_bytes, usual_bytes = len(data), min(len(data), INFLATION_USUAL * size)
             if schema:
                 definition = definitions[schema]
-                work_bytes += 0 if schema in decoders else len(definition)
+                schema_bytes = 0 if schema in decoders else len(definition)
+                work_bytes, usual_bytes = work_bytes + schema_bytes, usual_bytes + schema_bytes
                 allow_cpu(CPU_S + work_bytes * CPU_S_PER_MB / 1e6)
                 if schema not in decoders:
                     decoders[schema] = avro_decoder(definition)
@@ -106,7 +110,7 @@ def serve(
         allow_cpu(0)
         now_s = cpu_s()
         took_s, answered_s = now_s - answered_s, now_s
-        excess_s = max(0.0, now_s - began_s - CPU_S_USUAL - work_bytes * CPU_S_PER_MB / 1e6)
+        excess_s = max(0.0, now_s - began_s - CPU_S_USUAL - usual_bytes * CPU_S_PER_MB / 1e6)
         answers.write(ANSWER.pack(kind, len(body), int(took_s * 1e6), int(excess_s * 1e6)) + body)
         answers.flush()  # now, because the next record may end this process
 

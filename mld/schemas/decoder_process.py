@@ -129,9 +129,9 @@ class DecoderProcess:
     ) -> list[bytes | UndecodableError]:
         """Return for each job the decoded payload in base64, or the error that says why it cannot be decoded.
 
-        `may_go_on(seconds)` is told the CPU time that payloads took beyond what is usual for their size, and all CPU
-        time of a process that a payload has ended. If it returns False then, the jobs that are left are not done, and
-        the result is shorter.
+        `may_go_on(seconds)` is told the CPU time that payloads took beyond what is usual for their size, as soon as
+        they are answered, and that of a process which a payload has ended. If it returns False, the jobs that are left
+        are not done, and the result is shorter.
         """
         found: list[bytes | UndecodableError] = []
         tries = 0
@@ -161,12 +161,13 @@ class DecoderProcess:
         found: list[bytes | UndecodableError],
         may_go_on: Callable[[float], bool],
     ) -> None:
-        """Send the jobs that are not answered yet, and append their answers to `found`. Raises OSError, EOFError or
-        TimeoutError if the process ends or hangs.
+        """Send the jobs that are not answered yet, and append their answers to `found`, as far as it `may_go_on`.
+        Raises OSError, EOFError or TimeoutError if the process ends or hangs.
         """
         running = self._running or await self._start()
         sending = asyncio.create_task(_send(running, jobs[len(found) :]))
         answers = DecoderAnswers()
+        reported_s = 0.0
         try:
             while len(found) < len(jobs):
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -174,13 +175,15 @@ class DecoderProcess:
                 if not piece:
                     raise EOFError
                 found.extend(answers.feed(piece))
+                more_s, reported_s = answers.excess_s - reported_s, answers.excess_s
+                if more_s and not may_go_on(more_s) and len(found) < len(jobs):
+                    self._end(None)  # it goes on with the next payload, and others wait for it
+                    return
         finally:
             sending.cancel()
             with suppress(asyncio.CancelledError, OSError):
                 await sending
             running.cpu_s += answers.took_s
-            if answers.excess_s:
-                may_go_on(answers.excess_s)
 
     async def _start(self) -> _RunningDecoder:
         """Start a process, and connect to it by a socket pair."""

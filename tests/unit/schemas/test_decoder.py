@@ -174,3 +174,32 @@ def test_what_reading_requests_takes_counts_for_their_answers_and_not_for_a_reco
     serve(Requests(asked), answers, lambda _: None, lambda: spent_s)
     assert len(list(parsed.feed(answers.getvalue()))) == 100
     assert (parsed.took_s, parsed.excess_s) == (spent_s, 0.0)
+
+
+def test_payloads_that_inflate_a_thousandfold_are_charged_and_others_wait_for_no_more_of_them_than_are_allowed() -> (
+    None
+):
+    flags = b"\x80\xb5\x18" + bytes(200_000) + b"\x00"  # an Avro array of 200,000 times False
+    bomb = DecoderJob(
+        b64encode(zlib.compress(flags)), is_compressed=True, definition='{"type":"array","items":"boolean"}'
+    )
+    charged: list[float] = []
+
+    def allow_two(seconds: float) -> bool:
+        charged.append(seconds)
+        return len(charged) < 2
+
+    async def run() -> tuple[int, list[bytes | UndecodableError]]:
+        decoder = DecoderProcess()
+        hostile = asyncio.create_task(decoder.decode([bomb] * 50, allow_two))
+        await asyncio.sleep(0)
+        try:
+            ordinary = await decoder.decode([GOOD])
+            return len(await hostile), ordinary
+        finally:
+            decoder.close()
+
+    done, ordinary = asyncio.run(run())
+    assert 2 <= done < 50
+    assert min(charged) > 0.001
+    assert ordinary == [b64encode(GOOD_JSON)]
