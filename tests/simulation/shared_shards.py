@@ -42,8 +42,8 @@ class Life:
     """Index in `put` of the first record that is theirs; None while that may be any."""
     asked: dict[int, Position] = field(default_factory=dict)
     """The furthest checkpoint that each has asked for."""
-    got: dict[int, Place] = field(default_factory=dict)
-    """The last record that each has got."""
+    got: set[int] = field(default_factory=set)
+    """Indices in `put` of the records that any of them has got."""
     keyless: dict[Place, int] = field(default_factory=dict)
     """Which child got a record without a key."""
     done_to: int = 0
@@ -67,10 +67,6 @@ class Life:
         place, child = self.shard.put[index], self.child_of(index)
         child = self.keyless.get(place) if child is None else child
         return child is not None and self.asked.get(child, NOTHING) >= (0, *place)
-
-    def has_got(self, index: int) -> bool:
-        place, child = self.shard.put[index], self.child_of(index)
-        return place in self.keyless if child is None else self.got.get(child, (-1, 0)) >= place
 
 
 END: Position = (1, 0, 0)
@@ -151,7 +147,7 @@ class SharedShards:
             raise self._violation(f"child {number} of {life.process} gets {place} of {name}, not child {chosen}")
         if chosen is None and life.keyless.setdefault(place, number) != number:
             raise self._violation(f"children {life.keyless[place]} and {number} of {life.process} get {place}")
-        life.got[number] = place
+        life.got.add(index)
         if life.start is None or index < life.start:
             life.start = life.done_to = index  # it began at the tip, wherever that was
 
@@ -192,7 +188,7 @@ class SharedShards:
     def _is_trimmed(self, life: Life, index: int) -> bool:
         """Whether a record could be out of the stream before anybody of this life got it."""
         retention_s = self._ledger.retention_s
-        return bool(retention_s) and life.shard.put_at[index] <= self._now() - retention_s and not life.has_got(index)
+        return bool(retention_s) and life.shard.put_at[index] <= self._now() - retention_s and index not in life.got
 
     def check_following(self, process: str, believed: Collection[str]) -> None:
         """In the calm part: the rows of what a running process believes to hold follow its children."""

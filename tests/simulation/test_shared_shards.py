@@ -97,6 +97,20 @@ def test_records_that_fell_out_of_the_stream_are_not_skipped_where_another_child
     _deliver(ledger, FIRST, (60, 0))
 
 
+def test_the_row_passes_a_record_that_fell_out_of_the_stream_unread(ledger: Ledger, time: Time) -> None:
+    ledger.retention_s, time.now_s = 60.0, 59.0
+    ledger.put(SHARD, 50, [A])
+    ledger.put(SHARD, 60, [B])
+    time.now_s = 61.0
+    _deliver(ledger, FIRST, (50, 0))
+    _deliver(ledger, SECOND, (60, 0))
+    _ask(ledger, SECOND, "60")
+    with pytest.raises(Violation, match=r"\(50, 0\) is unfinished"):
+        _store(ledger, "60")
+    _ask(ledger, FIRST, "50")
+    _store(ledger, "60")
+
+
 def test_a_child_of_an_earlier_start_is_seen(ledger: Ledger) -> None:
     _deliver(ledger, FIRST, (10, 0))
     _start(ledger, 201)
