@@ -20,7 +20,7 @@ from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, StateRow
 from mld.fleet.migrate.states_table import StatesTable
-from mld.fleet.report.reports import ReportRules, ReportScan, WorkerReport, parse_rows
+from mld.fleet.report.reports import ReportRules, ReportScan, WorkerReport, application_on, parse_rows
 from mld.fleet.report.reports_table import ReportsTable
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -43,6 +43,7 @@ def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
         lease_duration_s=settings.leases.duration_s,
         reports=ReportRules.of(settings.fleet),
         lag_max_s=lag_max_s,
+        application=application_on(settings.stream_name),
     )
 
 

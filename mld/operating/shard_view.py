@@ -97,6 +97,8 @@ class ViewRules:
     """Whether the table is known to refuse writes for lack of capacity. Then a worker that writes nothing may be
     alive.
     """
+    application: str | None = None
+    """What identifies the application whose fleet is viewed (`reports.application_on`); None if that is not known."""
 
     @property
     def fresh_s(self) -> float:

@@ -42,9 +42,6 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
     if worker.drained is not None:
         raise ActRefusedError(f"worker {target} is drained ({worker.drained}): end that first, or choose another")
     lease = view.lease
-    reads = next((one.application for one in fleet.workers if one.worker == view.owner), None)
-    if None not in (reads, worker.application) and reads != worker.application:
-        raise ActRefusedError(f"worker {target} reads stream {worker.application}, and {view.owner} stream {reads}")
     if lease.actual_owner == target and lease.checkpoint_owner is None:
         raise ActRefusedError(f"{lease.key} belongs to {target} already")
     change = _move_to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
@@ -60,6 +57,9 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
     """
     views = [_open_shard(fleet, shard) for shard in shards]
     owned = [view.lease for view in views if view.lease.actual_owner is not None]
+    for worker in fleet.workers:
+        if any(lease.actual_owner == worker.worker for lease in owned):
+            _require_ours(worker)
     if not owned:
         raise ActRefusedError("nobody owns " + ", ".join(view.key for view in views))
     if not is_3x:
@@ -213,11 +213,23 @@ def known_worker(fleet: FleetStatus, name: str) -> WorkerView:
 
 
 def _living_worker(fleet: FleetStatus, name: str) -> WorkerView:
-    """Return the worker that `name` means. Raises ActRefusedError unless it is known to be alive."""
+    """Return the worker that `name` means. Raises ActRefusedError unless it is known to be alive, and if it belongs to
+    another application.
+    """
     found = known_worker(fleet, name)
+    _require_ours(found)
     if not found.is_alive:
         raise ActRefusedError(f"worker {name} has not reported lately: it is dead, or it reports nothing")
     return found
+
+
+def _require_ours(worker: WorkerView) -> None:
+    """Raise ActRefusedError if the worker belongs to another application: one that uses this lease table by mistake."""
+    if worker.is_stranger:
+        raise ActRefusedError(
+            f"worker {worker.worker} reads stream {worker.application}, which this file does not name: it belongs to "
+            "another application, which must not share the lease table"
+        )
 
 
 def _require_not_java(fleet: FleetStatus, view: ShardView, what: str) -> None:
@@ -231,15 +243,13 @@ def _require_not_java(fleet: FleetStatus, view: ShardView, what: str) -> None:
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
     """Return the loads of the workers that may get leases of the workers `without`.
 
-    These are the other living workers of the same application, except for drained ones.
+    These are the other living workers of this application, except for drained ones.
     """
     loads = loads_of(view.lease for view in fleet.shards)
-    own = {worker.application for worker in fleet.workers if worker.worker in without} - {None}
     return {
         worker.worker: loads[worker.worker]
         for worker in fleet.workers
-        if worker.is_alive and worker.drained is None and worker.worker not in without
-        if not own or worker.application is None or worker.application in own
+        if worker.is_alive and worker.drained is None and worker.worker not in without and not worker.is_stranger
     }
 
 

@@ -80,6 +80,8 @@ class WorkerView:
     place: WorkerPlace = WorkerPlace()
     application: str | None = None
     """A name that differs between workers of different applications that share a table (`reports.application_of`)."""
+    is_stranger: bool = False
+    """Whether it is known to belong to another application than the one whose fleet is viewed."""
 
     @property
     def where(self) -> str:
@@ -127,6 +129,7 @@ def worker_steps(
         is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
         if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
             continue
+        application = None if report is None else application_of(report)
         views.append(
             WorkerView(
                 worker=worker,
@@ -141,7 +144,8 @@ def worker_steps(
                 drained=None if report is None else report.mld.get("drain"),
                 why=why,
                 place=WorkerPlace() if report is None else WorkerPlace.of(report),
-                application=None if report is None else application_of(report),
+                application=application,
+                is_stranger=None not in (application, rules.application) and application != rules.application,
             )
         )
     return tuple(views)

@@ -29,7 +29,7 @@ from mld.operating.steering import (
 from tests.support.changes import request_for
 
 NOW = 1_763_000_000
-RULES = ViewRules(lease_duration_s=10.0)
+RULES = ViewRules(lease_duration_s=10.0, application="clicks")
 BESIDE = Place("leases", LEASE_TABLE_KEY)
 LEGACY = Place("leases-WorkerMetricStats", REPORTS_TABLE_KEY)
 
@@ -62,10 +62,20 @@ def test_nothing_goes_to_a_worker_of_another_application() -> None:
     status = fleet(lease(1, "a"), lease(2, "a"), reports=reports)
     plan = plan_drain(status, "a", BESIDE, "by me", LEASES_MAX, is_3x=True)
     assert said(plan) == {"a": plan.changes[0].words, "01": "handed by a to c", "02": "handed by a to c"}
-    assert refused(lambda: plan_move(status, "1", "b", is_3x=True, now_s=NOW)) == (
-        "worker b reads stream orders, and a stream clicks"
-    )
     assert said(plan_move(status, "1", "c", is_3x=True, now_s=NOW))["01"] == "handed by a to c"
+
+
+@pytest.mark.parametrize("owner", [None, "a", "b", "c"])
+def test_no_shard_goes_to_or_from_a_worker_of_another_application(owner: str | None) -> None:
+    status = fleet(lease(1, owner), reports=(report("a", stream="clicks"), report("b", stream="orders"), report("c")))
+    plans: list[Callable[[], object]] = [
+        lambda: plan_move(status, "1", "b", is_3x=True, now_s=NOW),
+        lambda: plan_drain(status, "b", BESIDE, "by me", LEASES_MAX, is_3x=True),
+    ]
+    if owner == "b":
+        plans += [lambda is_3x=is_3x: plan_release(status, ["1"], LEASES_MAX, is_3x=is_3x) for is_3x in (False, True)]  # type: ignore[misc]
+    for planned in plans:
+        assert "worker b reads stream orders, which this file does not name" in refused(planned)
 
 
 # --- move -------------------------------------------------------------------------------------------------------------
