@@ -429,6 +429,11 @@ class Ledger:
             if child.checkpoint in ("", "TRIM_HORIZON", "AT_TIMESTAMP") and not child.ended and not child.edited:
                 raise self.violation(2, f"{write.sender} deletes {record.shard_id} before {child.shard_id} is started")
 
+    def generation(self, record: ShardRecord) -> int:
+        """How many generations of ancestors a shard has, of those that the ledger knows."""
+        parents = [self.shards[parent] for parent in record.parents if parent in self.shards]
+        return max((1 + self.generation(parent) for parent in parents), default=0)
+
     def children_of(self, shard_id: str) -> list[ShardRecord]:
         return [record for record in self.shards.values() if shard_id in record.parents]
 
