@@ -222,25 +222,30 @@ def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
 
 
 def load_some(
-    path: str | Path, names: Sequence[str], overrides: Sequence[str] = (), env: Mapping[str, str] | None = None
+    path: str | Path,
+    names: Sequence[str],
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    required: str | None = None,
 ) -> dict[str, object]:
     """Return the values of the keys in `names`, without keys that are not given.
 
     Use this for commands that need only a few keys, and that may run without the environment to which the rest of the
-    file refers. Raises ConfigurationError with the problems of these keys, or of the file.
+    file refers. Raises ConfigurationError with the problems of these keys, or of the file, and with warnings of the
+    keys that nobody knows. It is a problem if the key `required` is not given.
     """
     entries, _ = entries_of(str(path))
     pairs, remarks = _pairs(overrides)
-    lines, _ = collect(str(path), entries, pairs)
+    lines, of_keys = collect(str(path), entries, pairs)
     sources = Sources({} if env is None else env, secret_of)
     checked = [check(lines[name], sources) for name in names if name in lines]
-    problems = [
-        remark
-        for remark in (*remarks, *(remark for one in checked for remark in one.remarks))
-        if remark.level is Level.ERROR
-    ]
-    if problems:
-        raise ConfigurationError(problems)
+    remarks += [remark for one in checked for remark in one.remarks]
+    if required is not None and required not in lines:
+        remarks.append(Remark(Level.ERROR, required, str(path), "is required", f"add a line {required} = …"))
+    if problems := [remark for remark in remarks if remark.level is Level.ERROR]:
+        unknown = [remark for remark in of_keys if remark.level is Level.WARNING]
+        raise ConfigurationError(problems, [*remarks, *unknown])
     return {one.given.key.name: one.given.value for one in checked if one.given is not None}
 
 

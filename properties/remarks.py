@@ -65,3 +65,8 @@ class ConfigurationError(Exception):
         self.problems = tuple(problems)
         self.remarks = tuple(problems if remarks is None else remarks)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    @property
+    def warnings(self) -> tuple[Remark, ...]:
+        """What else is doubtful in the file: a key that is missing may be there, misspelt."""
+        return tuple(remark for remark in self.remarks if remark.level is Level.WARNING)

@@ -157,9 +157,11 @@ def say_what_is_logged() -> None:
 
 
 def complain(error: ConfigurationError) -> NoReturn:
-    """Print each problem on its own line and a hint how to see more, then exit with 2."""
+    """Print each problem and each warning on its own line and a hint how to see more, then exit with 2."""
     click.echo("mld: the configuration cannot be used:", err=True)
     for problem in error.problems:
         click.echo(f"  {terminal_text(str(problem))}", err=True)
+    for warning in error.warnings:
+        click.echo(f"  warning: {terminal_text(str(warning))}", err=True)
     click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
     sys.exit(EXIT_CONFIGURATION)

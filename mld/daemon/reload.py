@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,6 +99,7 @@ class Reloader:
         try:
             return self._reload()
         except ConfigurationError as error:
+            self._log_new(error.warnings)
             why = "; ".join(str(problem) for problem in error.problems)
         except OSError as error:
             why = f"it cannot be read: {error.strerror}"
@@ -115,8 +116,7 @@ class Reloader:
         loaded = load(self.file, self._overrides, self._env)
         self._options.scrub.hide(loaded.secrets)
         refuse_unusable(loaded.settings, self.file)
-        known = {str(remark) for remark in self.running.remarks}
-        logs.log_remarks(remark for remark in loaded.remarks if str(remark) not in known)
+        self._log_new(loaded.remarks)
         changes = changes_between(self.running, loaded)
         self.running = replace(changes.running, remarks=loaded.remarks)
         if self._options.is_quieter(changes.running.settings):
@@ -126,6 +126,11 @@ class Reloader:
             self._options.apply(changes.running.settings)
             self._log(changes)
         return Reload(changes.running.settings, taken=tuple(changes.taken), waiting=tuple(changes.waiting))
+
+    def _log_new(self, remarks: Iterable[Remark]) -> None:
+        """Log the remarks that did not hold for the running configuration."""
+        known = {str(remark) for remark in self.running.remarks}
+        logs.log_remarks(remark for remark in remarks if str(remark) not in known)
 
     def _log(self, changes: Changes) -> None:
         """Log which keys have changed, and which need a restart."""

@@ -77,12 +77,11 @@ def of_daemon(command: F) -> F:
 def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | None]:
     """Return the application and mld.controlSocket of a properties file. Exits with 2 if the file cannot be used."""
     from mld.properties.loader import load_some
-    from mld.properties.remarks import ConfigurationError, Level, Remark
+    from mld.properties.remarks import ConfigurationError
 
+    names = ("applicationName", "mld.controlSocket")
     try:
-        values = load_some(file, ("applicationName", "mld.controlSocket"), overrides, os.environ)
-        if "applicationName" not in values:
-            raise ConfigurationError([Remark(Level.ERROR, "applicationName", file, "is required", "")])
+        values = load_some(file, names, overrides, os.environ, required="applicationName")
     except ConfigurationError as error:
         complain(error)
     setting = values.get("mld.controlSocket")

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mld.cli import commands
 from mld.core.terminal import loaded_of, say, say_what_is_logged, scrubber
 from mld.operating.replayer import CHILD_STDERR, _ChildWords
 from tests.support.patience import PATIENCE_S
@@ -105,3 +107,18 @@ def test_an_error_does_not_show_what_the_properties_file_took_from_a_file(
     say("refused: pl4nted-Zq7+x")
     scrubber.cache_clear()
     assert capsys.readouterr().err == "mld: refused: ***\n"
+
+
+@pytest.mark.parametrize("command", [["run"], ["leases"], ["status"], ["systemd-unit"], ["check"]], ids=" ".join)
+def test_a_misspelt_key_is_named_beside_the_one_that_is_missing(tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text(MINIMUM.replace("streamName", "streamNam").replace("applicationName", "applicationNam"))
+    ended = CliRunner().invoke(commands, [*command, str(file)])
+    assert ended.exit_code == 2
+    lines = [line.strip() for line in ended.output.splitlines()]
+    missing = next(n for n, line in enumerate(lines) if f"{file}: applicationName: is required" in line)
+    misspelt = "applicationNam: is no known key and is ignored; did you mean applicationName?"
+    assert f"warning: {file}:2: {misspelt}" in lines[missing:]
+    if command != ["status"]:  # which needs no stream
+        misspelt = "streamNam: is no known key and is ignored; did you mean streamName?"
+        assert f"warning: {file}:3: {misspelt}" in lines

@@ -72,6 +72,13 @@ def test_a_file_with_errors_changes_nothing_not_even_what_is_right_in_it(
     assert logging.getLogger().level == logging.INFO
 
 
+def test_a_refused_file_names_the_misspelt_key_too(file: File, caplog: pytest.LogCaptureFixture) -> None:
+    file.path.write_text(USABLE.replace("streamName", "streamNam"))
+    assert file.reloader.reload().settings is None
+    assert "streamName: is required" in told(caplog, "reload_failed")
+    assert "streamNam: is no known key and is ignored; did you mean streamName?" in told(caplog, "configuration")
+
+
 def test_what_the_command_line_says_wins(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = File(tmp_path / "app.properties", LogOptions(Scrubber(), level="warning"))
     logging.getLogger().setLevel(logging.WARNING)
