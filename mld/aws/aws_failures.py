@@ -33,8 +33,8 @@ def aws_failure(operation: str, error: Exception) -> MldError:
     return AwsUnreachableError(operation, reason_of(error))  # a credentials provider, too, may raise anything
 
 
-def limit_words(client: BaseClient, error: Exception) -> str | None:
-    """Return, in words and with its seconds, the time limit of botocore that ended a call.
+def limit_words(client: BaseClient, error: Exception, took_s: float) -> str | None:
+    """Return, in words and with its seconds, the time limit of botocore that ended a call after `took_s` seconds.
 
     Return None if the call ended for another reason.
     """
@@ -43,8 +43,12 @@ def limit_words(client: BaseClient, error: Exception) -> str | None:
     if not isinstance(error, ReadTimeoutError | ConnectTimeoutError):
         return None
     limits: Any = client.meta.config
-    is_read = isinstance(error, ReadTimeoutError)
-    limit = f"answer within {limits.read_timeout:g} s" if is_read else f"connection within {limits.connect_timeout:g} s"
+    if isinstance(error, ConnectTimeoutError):
+        limit = f"connection within {limits.connect_timeout:g} s"
+    elif took_s < limits.read_timeout:  # botocore calls a TLS handshake a read, but limits it like a connection
+        limit = f"TLS connection within {limits.connect_timeout:g} s"
+    else:
+        limit = f"answer within {limits.read_timeout:g} s"
     return f"no {limit}: {reason_of(error)}"
 
 

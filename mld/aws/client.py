@@ -160,11 +160,11 @@ class BotoService:
             raise AwsUnreachableError(operation, f"no {self._name} client: {reason_of(error)}") from error
         self._mind_silence()
         call = object()
-        self._asked[call] = time.monotonic()
+        sent_s = self._asked[call] = time.monotonic()
         try:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
-            words = limit_words(self._made_client(), error)
+            words = limit_words(self._made_client(), error, time.monotonic() - sent_s)
             failure = aws_failure(operation, error) if words is None else AwsUnreachableError(operation, words)
             if isinstance(failure, AwsUnreachableError):
                 self._forget_connections()

@@ -64,6 +64,7 @@ def make_client(
     *,
     region: str = REGION,
     timeout_s: float = PATIENCE_S,
+    connect_timeout_s: float = PATIENCE_S,
     key: str = ACCOUNT,
     token: str | None = None,
 ) -> Any:
@@ -80,7 +81,7 @@ def make_client(
         aws_session_token=token,
         config=Config(
             retries={"total_max_attempts": 1},
-            connect_timeout=PATIENCE_S,
+            connect_timeout=connect_timeout_s,
             read_timeout=timeout_s,
             max_pool_connections=50,
             parameter_validation=False,

@@ -34,8 +34,10 @@ def endpoint() -> Iterator[str]:
         yield f"http://127.0.0.1:{mute.getsockname()[1]}"
 
 
-def service_of(kind: str, endpoint: str, read_timeout_s: float) -> BotoService | WireService:
-    client = make_client("dynamodb", endpoint, timeout_s=read_timeout_s)
+def service_of(
+    kind: str, endpoint: str, read_timeout_s: float, connect_timeout_s: float = LONG_S
+) -> BotoService | WireService:
+    client = make_client("dynamodb", endpoint, timeout_s=read_timeout_s, connect_timeout_s=connect_timeout_s)
     plain = BotoService(lambda: client, threads_max=2, name="dynamodb")
     if kind == "botocore":
         return plain
@@ -47,7 +49,7 @@ def service_of(kind: str, endpoint: str, read_timeout_s: float) -> BotoService |
         calls_max=2,
         name="dynamodb",
         read_timeout_s=read_timeout_s,
-        connect_timeout_s=read_timeout_s,
+        connect_timeout_s=connect_timeout_s,
         service_time=ServiceTime(),
     )
 
@@ -58,7 +60,25 @@ def service_of(kind: str, endpoint: str, read_timeout_s: float) -> BotoService |
 async def test_the_text_names_the_limit_that_ended_the_call(
     endpoint: str, kind: str, by_table: bool, call_s: float, read_s: float
 ) -> None:
-    service = service_of(kind, endpoint, read_s)
+    await _fails_by_the_short_limit(
+        service_of(kind, endpoint, read_s), call_s, r"no answer within ([0-9.]+) s", by_table=by_table
+    )
+
+
+@pytest.mark.parametrize("kind", ["wire", "botocore"])
+@pytest.mark.parametrize("by_table", [False, True], ids=["call", "table"])
+async def test_a_tls_handshake_that_hangs_is_told_by_the_limit_of_a_connection(
+    endpoint: str, kind: str, by_table: bool
+) -> None:
+    secured = endpoint.replace("http:", "https:")
+    service = service_of(kind, secured, LONG_S, connect_timeout_s=SHORT_S)
+    await _fails_by_the_short_limit(service, LONG_S, r"connect.* within ([0-9.]+) s", by_table=by_table)
+
+
+async def _fails_by_the_short_limit(
+    service: BotoService | WireService, call_s: float, words: str, *, by_table: bool
+) -> None:
+    """Expect that a call ends after the time that its error names."""
     await service.open()
     try:
         began_s = time.monotonic()
@@ -67,7 +87,7 @@ async def test_the_text_names_the_limit_that_ended_the_call(
         took_s = time.monotonic() - began_s
     finally:
         await service.close()
-    said = re.search(r"no answer within ([0-9.]+) s", str(raised.value))
+    said = re.search(words, str(raised.value))
     assert said is not None, raised.value
     assert float(said[1]) == SHORT_S
     assert SHORT_S * 0.9 <= took_s <= LATE_S_MAX
@@ -82,5 +102,5 @@ async def _ask(service: Service, call_s: float, *, by_table: bool) -> None:
 
 def test_a_connection_that_does_not_come_is_said_with_its_limit(endpoint: str) -> None:
     client = make_client("dynamodb", endpoint)
-    words = limit_words(client, ConnectTimeoutError(endpoint_url=endpoint))
+    words = limit_words(client, ConnectTimeoutError(endpoint_url=endpoint), 0.0)
     assert words is not None and words.startswith(f"no connection within {client.meta.config.connect_timeout:g} s")
