@@ -121,7 +121,7 @@ class Order:
 @pytest.mark.parametrize("is_framed", [False, True])
 def test_a_recipe_for_protobuf_makes_rows_of_messages_with_and_without_a_frame(tmp_path: Path, is_framed: bool) -> None:
     stop_active_session()
-    recipe = block("python", "order_pb2", "spark-pipeline.md")
+    recipe = block("python", "order_pb2", "spark-formats.md")
     frame = b"\0\0\0\0\7\0" if is_framed else b""
     if is_framed:
         recipe = recipe.replace('order("data")', 'order(F.expr("substring(data, 7)"))')

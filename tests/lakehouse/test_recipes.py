@@ -55,7 +55,7 @@ def test_events_of_cloudwatch_logs_are_rows_and_what_is_none_is_a_letter(spark, 
         7: gzip.compress(bytes(17 << 20)),
         8: gzip.compress(log("e")),
     }
-    bed = engine_bed(spark, tmp_path, block("python", "DATA_MESSAGE", "spark-pipeline.md"), "mld.spark.format = binary")
+    bed = engine_bed(spark, tmp_path, block("python", "DATA_MESSAGE", "spark-formats.md"), "mld.spark.format = binary")
     assert bed.run(data).failed == {}
     found = [(row["sequenceNumber"], row["logGroup"], row["message"], row["at"]) for row in rows(tmp_path / "out")]
     assert found == [
@@ -122,7 +122,7 @@ def test_a_table_of_iceberg_is_made_with_properties_of_its_catalog(spark, tmp_pa
 def test_a_table_of_dynamodb_is_kept_as_one_of_iceberg(spark, tmp_path):
     keys = dict(
         line.split(" = ", 1)
-        for line in block("properties", "NewImage", "spark-sinks.md").replace("\\\n  ", "").splitlines()
+        for line in block("properties", "NewImage", "spark-tables.md").replace("\\\n  ", "").splitlines()
     )
     del keys["mld.spark.pipeline"], keys["mld.spark.table.orders"]
 
@@ -134,7 +134,7 @@ def test_a_table_of_dynamodb_is_kept_as_one_of_iceberg(spark, tmp_path):
 
     table = TableBed(spark, tmp_path, "iceberg merge")
     keys = {name.replace(".orders.", ".out."): value for name, value in keys.items()}
-    sql = block("sql", "NewImage", "spark-sinks.md")
+    sql = block("sql", "NewImage", "spark-tables.md")
     table.start(sql, *(f"{name} = {value}" for name, value in keys.items()), schema=None)
     first = [change("INSERT", "a", 10, "1"), change("MODIFY", "a", 30, "3"), change("MODIFY", "a", 20, "2")]
     assert table.run([*first, change("INSERT", "b", 10, "1", "99"), change("INSERT", "c", 10, "7")]).failed == {}

@@ -84,8 +84,11 @@ def _java() -> Iterator[str]:
     for (operation, how), metrics in rows.items():
         for cell in textwrap.wrap(_listed(metrics), CELL_CHARS_MAX, break_long_words=False):
             yield f"| {operation} | {cell.removesuffix(',')} | {how} |"
+    absent: dict[tuple[str, str], list[str]] = {}
     for (operation, name), why in ABSENT.items():
-        yield f"| {operation} | `{name}` | not sent: {why} |"
+        absent.setdefault((operation, why), []).append(name)
+    for (operation, why), names_absent in absent.items():
+        yield f"| {operation} | {_listed(names_absent)} | not sent: {why} |"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -203,7 +203,7 @@ def unconditional(sink: str, place: object) -> SinkRefused:
     return SinkRefused(
         f"sink {sink}: the store behind {place} takes writes whose condition does not hold (If-None-Match), so that "
         "two workers would overwrite each other's commits; use S3, or a store that has conditional writes "
-        "(docs/use/spark-sinks.md#files-on-s3 names some)"
+        "(docs/use/spark-files.md#files-on-s3 names some)"
     )
 
 
