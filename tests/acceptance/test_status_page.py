@@ -557,6 +557,14 @@ def test_a_thousand_streams_have_a_line_each_and_one_of_them_its_own_page(browse
         assert names(page) == [0, 1, 2, 3]
 
 
+def test_a_browser_without_javascript_shows_what_to_use_instead(browser: Browser) -> None:
+    with ServedPage(leases(3)) as served, browser.tab(java_script_enabled=False) as page:
+        page.goto(served.base)
+        assert "run mld status on the machine of the worker" in page.inner_text("main")
+    with opened(browser, ServedPage(leases(3))) as page:
+        assert "needs JavaScript" not in page.inner_text("main")
+
+
 def test_a_page_of_one_stream_has_no_column_of_streams(browser: Browser) -> None:
     with opened(browser, ServedPage(leases(3))) as page:
         assert not page.is_visible("#streams")

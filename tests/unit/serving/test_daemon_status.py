@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import click
+
+from mld.cli import commands
 from mld.core.errors import TableError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.identity import Identity
@@ -17,7 +21,7 @@ from mld.operating.verdicts import general_faults
 from mld.properties.scrubber import Scrubber
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus
 from mld.serving.http_answers import Question
-from mld.serving.web_pages import WebPages
+from mld.serving.web_pages import WebPages, page_and_policy
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import Fault
 
@@ -180,3 +184,13 @@ async def test_the_account_is_asked_by_few_and_its_refusal_is_an_answer(world: F
             assert isinstance(answer.body, bytes)
             assert (answer.status, json.loads(answer.body)) == (200, expected)
     assert asked == 2
+
+
+@in_fleet(shard_count=1)
+async def test_a_browser_without_javascript_is_told_what_to_use_instead(world: Fleet) -> None:
+    page, _ = page_and_policy()
+    (sentence,) = re.findall(r"<noscript>(.*?)</noscript>", page.decode(), re.DOTALL)
+    command, *paths = re.findall("<code>(.*?)</code>", sentence)
+    assert command.split()[0] == "mld" and command.split()[1] in commands.list_commands(click.Context(commands))
+    assert paths == ["/metrics", "/status.json"]
+    assert set(paths) <= set(WebPages(watcher_at(world)).routes())
