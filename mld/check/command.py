@@ -72,10 +72,10 @@ def print_check(
         else:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
-    refused = [*refusals(loaded.settings, file), *generation_remarks(loaded.settings, file, os.environ)]
-    refused += region_remarks(loaded.settings, file)
-    loaded = replace(loaded, remarks=(*refused, *loaded.remarks))
-    exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in refused) else EXIT_OK
+    more = [*refusals(loaded.settings, file), *generation_remarks(loaded.settings, file, os.environ)]
+    more += region_remarks(loaded.settings, file)
+    loaded = replace(loaded, remarks=(*more, *loaded.remarks))
+    exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in more) else EXIT_OK
     sessions, processes = _sessions(loaded), processes_in_words(loaded.settings)
     prices = list(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)

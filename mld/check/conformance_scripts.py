@@ -85,6 +85,7 @@ async def _shard_end(session: Session, report: Report) -> None:
 
 
 async def _at_end_of_input(session: Session, _: Report) -> None:
+    """Hold a life that ends without `leaseLost` or `shardEnded`: the child's input is closed after a batch."""
     await session.initialize()
     await session.process(_records(0, 1))
 
@@ -98,6 +99,7 @@ async def _unusual(session: Session, _: Report) -> None:
 
 
 async def _several_streams(session: Session, _: Report) -> None:
+    """Hold a usual life in which `initialize` names the stream."""
     await session.initialize(STREAM)
     await session.process(_records(0, 3))
     await session.lose_lease()

@@ -30,6 +30,7 @@ def flaw(name: str, message: object) -> str | None:
 
 @cache
 def _schemas() -> dict[str, Mapping[str, Any]]:
+    """Return all schemas of the protocol, by their URNs."""
     loaded = {}
     for file in files("mld.protocol").joinpath("schemas").iterdir():
         if file.name.endswith(".schema.json"):

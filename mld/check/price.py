@@ -57,7 +57,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The settings on which it depends how often a fleet reads and writes."""
+    """The settings that decide how often a fleet reads and writes."""
 
     lease_duration_s: float
     assignment_interval_s: float
@@ -84,11 +84,12 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     reports = workers * _per_hour(rates.report_period_s)
     lock_heartbeats = _per_hour(LEADER_HEARTBEAT_S)
 
-    per_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
-    listings = holders * per_holder + (workers - holders) * _pages(0)
-    discovery = listings / workers * _listings_per_hour(leases, workers, rates)
-    looks = _looks_per_hour(leases, workers, rates)
-    scanning = looks * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
+    # Workers list their leases in the owner index. Those without leases read an empty page.
+    listing_of_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
+    listing_of_all = holders * listing_of_holder + (workers - holders) * _pages(0)
+    discovery = listing_of_all / workers * _listings_per_hour(leases, workers, rates)
+    scan_of_table = _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
+    scanning = _looks_per_hour(leases, workers, rates) * scan_of_table
     lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT
     return Units(discovery + scanning + lock_looks, renewals + reports + lock_heartbeats)
 

@@ -139,6 +139,7 @@ class TextFormatter(logging.Formatter):
         self._scrub = scrub
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line of the event, and below it the lines of its trace."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         fit = cleaned(record, self._scrub)
         fields = " ".join(f"{name}={_field_text(value)}" for name, value in fields_of(fit).items())

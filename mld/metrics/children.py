@@ -12,7 +12,9 @@ from typing import Any
 HOT_SHARE_MIN, HOT_SHARE_MAX = 0.5, 0.9
 """Bounds of `hot_share`. The upper one is for two children, of which one may well get two thirds of the records."""
 WINDOW_S = 60.0
-"""Shares are counted over the last one to two minutes: a hot key shows soon, and a single page is not taken for one."""
+"""Shares are counted over the last one to two minutes. So a hot key shows soon, and a single page of records is not
+taken for a hot key.
+"""
 
 
 def hot_share(children: int) -> float:

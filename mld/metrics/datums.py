@@ -143,7 +143,9 @@ def _taken(
 
 
 def _is_sent(metric: JavaMetric, values: StatisticSet, wanted: Wanted) -> bool:
-    if wanted.level is MetricsLevel.NONE or MetricsLevel.DETAILED is metric.level is not wanted.level:
+    """Return whether the settings want this metric, and CloudWatch accepts the values."""
+    is_too_detailed = metric.level is MetricsLevel.DETAILED and wanted.level is not MetricsLevel.DETAILED
+    if wanted.level is MetricsLevel.NONE or is_too_detailed:
         return False
     return max(abs(values.total), abs(values.least), abs(values.greatest)) * metric.scale < _VALUE_MAX
 

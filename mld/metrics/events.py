@@ -142,16 +142,16 @@ def _as_one(first: list[Event], count: int) -> list[Event]:
     return [replace(first[0], shard="", text=f"{count} shards{words}: {names}")]
 
 
-def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
-    """Return the stored events `there` together with the `new` ones, the newest last.
+def merged(stored: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
+    """Return the `stored` events together with the `new` ones, the newest last.
 
     If the old and the new owner have both noted a move, one event remains. Of a shard's failures the first and the last
     remain; the same holds for the other `REPEATED` kinds. Events older than KEPT_S are dropped.
     """
-    kept: dict[int, Event] = {}
-    last: dict[tuple[EventKind, str], list[int]] = {}
-    for number, event in enumerate((*(one for one in there if now_s - one.at_s <= KEPT_S), *new)):
-        alike = last.setdefault((event.kind, event.shard), [])
+    kept: dict[int, Event] = {}  # by a number that counts the events
+    kept_of: dict[tuple[EventKind, str], list[int]] = {}  # the numbers of the kept events of each kind and shard
+    for number, event in enumerate((*(one for one in stored if now_s - one.at_s <= KEPT_S), *new)):
+        alike = kept_of.setdefault((event.kind, event.shard), [])
         if event.kind is EventKind.MOVED and event.shard and alike and kept[alike[-1]].worker == event.worker:
             if len(event.text) <= len(kept[alike[-1]].text):
                 continue

@@ -1,6 +1,6 @@
 """Instruments: counters and histograms for code on the event loop, without locks and without a library.
 
-To count costs an attribute access and an addition, so code that runs for every record may use them.
+Counting costs an attribute access and an addition, so code that runs for every record may use instruments.
 """
 
 from __future__ import annotations

@@ -30,9 +30,11 @@ from mld.metrics.instruments import Calls, Spread
 
 BY_NUMBER = "SEQUENCE_NUMBER"
 BORN_AT = ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "SHARD_END", BY_NUMBER)
+"""The kinds of checkpoints with which a lease may be created."""
 
 
 def _created() -> Any:
+    """Return a field with a count of new leases for each kind of first checkpoint."""
     rows = (JavaMetric("", f"CreateLease_{kind}.Success", COUNT, D, part=kind) for kind in BORN_AT)
     return sent(lambda: {kind: Spread() for kind in BORN_AT}, *rows)
 

@@ -16,8 +16,8 @@ PERIODS = 3
 
 @dataclass(frozen=True, slots=True)
 class LateLoop:
-    """A loop that is overdue. `since_s` is for how long it has reported no step, or had not before
-    its last, late step.
+    """A loop that is overdue. `since_s` is for how many seconds it has reported no step. If its last step came late,
+    `since_s` is how long it was silent before that step.
     """
 
     name: str

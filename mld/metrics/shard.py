@@ -115,7 +115,7 @@ class ShardMetrics:
     """
     failed_reads: FailedReads = field(init=False, default_factory=FailedReads)
     slow_reads: int = field(init=False, default=0)
-    """Number of the latest reads, without a gap, that were slow."""
+    """How many reads in a row, up to the last one, were slow."""
     read_took_s: float = field(init=False, default=0.0)
     """Duration of the last read that was answered."""
     iterator: Calls = sent(Calls, *success_and_time(PROCESS, "KinesisDataFetcher.getShardIterator", D, SHARD))
@@ -163,6 +163,7 @@ class ShardMetrics:
     outstanding: int = field(init=False, default=0)
     """With several children: number of pages with records that a child has and has not answered."""
     _is_tip_taken: bool = field(init=False, default=False)
+    """Whether all records up to the tip of the shard were taken from the reader."""
     children: ChildLoads | None = field(init=False, default=None)
     """The load of each of several children; None if the shard has one child."""
     batches: Spread = total(
@@ -386,7 +387,7 @@ class ShardMetrics:
                 self.behind.note(self.behind_ms)
             if batch.largest is not None:
                 self.delivered = batch.largest
-            self._moved(wall_s)
+            self._note_progress(wall_s)
 
     def stored(self, result: str, since: float, now: float, wall_s: float) -> None:
         """Note the table's answer to a checkpoint sent at `since`. `result` is stored, refused or error."""
@@ -397,7 +398,7 @@ class ShardMetrics:
         self.checkpoints_by.add(result)
         if is_stored:
             self.checkpoint_at = now
-            self._moved(wall_s)
+            self._note_progress(wall_s)
             self.recovered()
 
     def recovered(self) -> None:
@@ -417,7 +418,8 @@ class ShardMetrics:
         """Keep the text of the last error."""
         self.last_error, self.last_error_wall_s = words, wall_s
 
-    def _moved(self, wall_s: float) -> None:
+    def _note_progress(self, wall_s: float) -> None:
+        """Note that the child made progress with the records in hand, if it has any."""
         if self.moved_wall_s is not None:
             self.moved_wall_s = wall_s
 
@@ -505,7 +507,7 @@ class ShardMetrics:
         self._fetches.add(result.value)
         self._fetch.note(result in _ANSWERED, seconds)
         if result in _ANSWERED:
-            self._took(seconds)
+            self._note_duration(seconds)
         if result is FetchResult.EXPIRED:
             self.expired_iterators.note(1)
 
@@ -515,11 +517,12 @@ class ShardMetrics:
         This is cheaper than `fetched`, because nearly all reads at the tip return no records.
         """
         self._empty_fetches.append(seconds)
-        self._took(seconds)
+        self._note_duration(seconds)
         if len(self._empty_fetches) >= EMPTY_FETCHES_MAX:
             self._count_empty_fetches()
 
-    def _took(self, seconds: float) -> None:
+    def _note_duration(self, seconds: float) -> None:
+        """Note how long a read took that was answered."""
         self.read_took_s = seconds
         self.slow_reads = self.slow_reads + 1 if seconds > SLOW_READ_S else 0
 

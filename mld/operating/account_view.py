@@ -24,7 +24,9 @@ from mld.operating.shard_view import ViewRules
 from mld.operating.short_ids import names_of
 
 TABLES_MAX = 2_000
-"""How many tables of a region are examined. Each costs one DescribeTable; an account may make thousands a second."""
+"""How many tables of a region are examined. Each costs one DescribeTable call; an account may make thousands of
+these calls per second.
+"""
 ROWS_MAX = 500
 """How many rows of each lease table are read: at most 63 read units, because a row is smaller than a kilobyte."""
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
@@ -55,8 +57,8 @@ async def look_at_account(service: Service, clock: Clock) -> dict[str, Any]:
         keys = [(key["AttributeName"], key["KeyType"]) for key in described["KeySchema"]]
         if keys == [(LEASE_TABLE_KEY, "HASH")]:
             own = [f"{name}{ending}" for ending in ENDINGS if f"{name}{ending}" in companions]
-            nothing = dict.fromkeys(("streams", "workers", "openShards", "behindSeconds", "note"))
-            found[name] = {"table": name, "companions": own} | nothing | await _look_at_table(calls, clock)
+            unknown = dict.fromkeys(("streams", "workers", "openShards", "behindSeconds", "note"))
+            found[name] = {"table": name, "companions": own} | unknown | await _look_at_table(calls, clock)
 
     await a_few_at_a_time(look, [name for name in names if name not in companions])
     return {"applications": [found[name] for name in sorted(found)], "unseen": sorted(unseen)}
@@ -82,7 +84,7 @@ async def _names(service: Service) -> tuple[list[str], list[str]]:
 
 
 async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
-    """Return what the first rows of a lease table show of its application; only a `note` if it cannot be read."""
+    """Return what the first rows of a lease table show about its application; if they cannot be read, only a `note`."""
     try:
         answer = await calls.send("Scan", {"Limit": ROWS_MAX})
     except TableError as error:

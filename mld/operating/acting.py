@@ -105,15 +105,15 @@ async def perform(
 ) -> int:
     """Print the plan, and with --execute save the rows and write the changes; return the exit code.
 
-    `refuse` raises ActRefusedError if the plan must not be carried out. With --execute it is called before anything is
-    printed, without it after the plan.
+    `refuse` raises ActRefusedError if the plan must not be carried out. With --execute `refuse` is called before
+    anything is printed; without --execute it is called after the plan is printed.
     """
-    is_done, is_written = True, bool(asked.execute and plan.changes)
-    if is_written:
+    is_done, executes = True, bool(asked.execute and plan.changes)
+    if executes:
         await refuse()
     for line in (plan.title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes):
         tell(line)
-    if is_written:
+    if executes:
         tell(f"the rows are saved in {save()}")
         if plan.kept is not None:
             with saved_file(plan.kept.path) as file:

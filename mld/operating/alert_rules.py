@@ -40,11 +40,11 @@ def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBO
     }
     lines = list(filled("alerts.yaml", values))
     written = {line.partition("alert: ")[2] for line in lines}
-    own: dict[str, list[FaultKind]] = {}
+    kinds_of_alert: dict[str, list[FaultKind]] = {}
     for kind in all_kinds():
         if kind.alert not in written and kind.hold_s is not None:
-            own.setdefault(kind.alert, []).append(kind)
-    for alert, kinds in own.items():
+            kinds_of_alert.setdefault(kind.alert, []).append(kind)
+    for alert, kinds in kinds_of_alert.items():
         first = kinds[0]
         lines += filled(
             "alert.yaml",

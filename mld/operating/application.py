@@ -49,7 +49,9 @@ from mld.shards.identity import foreign_evidence
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
 ROUNDS_MAX = 4
-"""How often the table is read and written again, because rows were added or changed meanwhile."""
+"""How many times the table is read and written again, if rows were added or changed meanwhile. After that the command
+gives up.
+"""
 
 NOT_RECREATED = (
     " (but nothing shows that this stream was made again, after the table; `mld restore` puts saved rows back all the "

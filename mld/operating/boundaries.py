@@ -6,8 +6,8 @@ number. LATEST is no substitute: it would skip records that arrive before a work
 the checkpoint is TRIM_HORIZON.
 
 Kinesis cannot read backwards, so the earlier record is looked for by reading from earlier and earlier times. If it is
-uncertain (arrival times are out of order, records came meanwhile), an earlier record becomes the checkpoint: then
-records are read again, never skipped.
+uncertain which record is the right one (arrival times are out of order, or records came meanwhile), an earlier record
+becomes the checkpoint. Then some records are read again, but none is skipped.
 """
 
 from __future__ import annotations

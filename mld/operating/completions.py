@@ -1,4 +1,4 @@
-"""Completion in a shell: offers the next word of a command, a file or a shard or worker of the lease table."""
+"""Completion in a shell: offers a file, or a shard or worker of the lease table, as the next word of a command."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ COMPLETION_S = 3.0
 FILE_SUFFIX = ".properties"
 SHARD, WORKER = "SHARD", "WORKER"
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+%,=-]*", re.ASCII)
-"""Matches what a shell takes as one word and nothing else, and a command as no option. A shell puts what is offered
-into the line as it is, and rows name shards and workers in any way, such as `$(reboot)` or `--execute`."""
+"""Matches a name that is safe to offer: a shell reads it as one plain word, and a command does not read it as an
+option. A shell inserts an offered word without quoting it, and a row may name a shard or worker `$(reboot)` or
+`--execute`."""
 
 
 def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:

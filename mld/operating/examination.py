@@ -108,8 +108,8 @@ class Examination:
     ) -> dict[str, Any]:
         """Make a call that changes nothing, such as ``kinesis:ListShards``, and return the answer.
 
-        A call that was only refused for its condition returns an empty answer. Any other failure ends the probe, with a
-        finding about the call.
+        If the service refuses the call only because its condition is not met, the answer is empty. Any other failure
+        ends the probe, with a finding about the call.
         """
         try:
             answer = await service.call(action.partition(":")[2], params, timeout_s=TIMEOUT_S)

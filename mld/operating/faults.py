@@ -16,8 +16,9 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.shard_view import ShardView
 
 HOLD_S = 110.0
-"""How long a fault must last before an alert is sent, and how long it must be over before its end is announced: two
-looks, a minute apart. Leases move now and then, and record processors fail once in a while, without need of an alert.
+"""How long a fault must last before an alert is sent, and how long it must be over before its end is announced. A
+worker looks once a minute, so this means two looks. Leases move now and then, and record processors fail once in a
+while; neither needs an alert.
 """
 PAUSE_HOLD_S = 4 * 3600.0
 """How long a pause must last before an alert is sent: an operator wanted the pause."""

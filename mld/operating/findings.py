@@ -27,11 +27,13 @@ from mld.properties.settings import FILES_PER_CHILD
 CONSUMERS_MAX = 20
 """AWS allows this many consumers of enhanced fan-out for a stream."""
 OF_FILES = ("config-refused", "restart-needed")
+"""Kinds of faults that a daemon has with its configuration files."""
 SKEW_WARN_S = 30.0
 SKEW_FAIL_S = 300.0
 """AWS refuses signatures whose time is this far off."""
 RETENTION_SHORT_HOURS = 24
 FILES_BASE = 100
+"""Open files that a daemon needs besides those of its children."""
 SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
 _KINDS = {JAVA: JAVA_3X, UNREPORTED: SILENT}
 
@@ -164,8 +166,8 @@ def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> Iterator
     name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
     hours = summary.get("RetentionPeriodHours")
     words = f"{name} is {status}, {summary.get('OpenShardCount', '?')} open shards, records are kept {hours} h"
-    is_there = status in ("ACTIVE", "UPDATING")
-    yield ok("stream", words) if is_there else fail("stream", words, "wait until it is ACTIVE")
+    is_usable = status in ("ACTIVE", "UPDATING")
+    yield ok("stream", words) if is_usable else fail("stream", words, "wait until it is ACTIVE")
     if isinstance(hours, int) and hours <= RETENTION_SHORT_HOURS:
         words = f"a shard that stands still for {hours} h loses records"
         yield warn("retention", words, "IncreaseStreamRetentionPeriod, or an alarm on the lag (`mld alerts`)")
@@ -228,13 +230,13 @@ def table_findings(
         yield fail(about, words, "set another applicationName, or tableName")
         return
     words = f"{name} is {status}, about {table.get('ItemCount', '?')} rows"
-    is_there = status in ("ACTIVE", "UPDATING")
-    yield ok(about, words) if is_there else warn(about, words, "wait until it is ACTIVE")
+    is_usable = status in ("ACTIVE", "UPDATING")
+    yield ok(about, words) if is_usable else warn(about, words, "wait until it is ACTIVE")
     yield _billing(table, open_shards, lease_duration_s)
     if index is not None:
-        there = {one.get("IndexName"): one.get("IndexStatus") for one in table.get("GlobalSecondaryIndexes", ())}
+        statuses = {one.get("IndexName"): one.get("IndexStatus") for one in table.get("GlobalSecondaryIndexes", ())}
         missing = "missing; the next start makes it (dynamodb:UpdateTable, not tried)"
-        yield ok("owner index", f"{index} is {there.get(index, missing)}")
+        yield ok("owner index", f"{index} is {statuses.get(index, missing)}")
 
 
 def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
@@ -291,8 +293,8 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     Workers of Java 3.x have reports. Workers of Java 2.x have none and are known only as owners of leases, like workers
     that are gone.
     """
-    there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
-    kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in there})
+    present = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
+    kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in present})
     if not kinds:
         return []
     words = (

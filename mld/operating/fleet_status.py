@@ -139,6 +139,7 @@ def fleet_status_steps(
         return None if lease.stream is None else known.get(lease.stream, lease.stream)
 
     rows = yield from in_order(leases, key=lambda lease: (label_of(lease) or "", id_order(lease.shard_id)))
+    # When each worker last wrote anything: its report, or the status of a lease.
     heard = {worker: report.updated_at_s for worker, report in newest.items()}
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
@@ -151,8 +152,10 @@ def fleet_status_steps(
         for worker, report in newest.items()
         if is_expired(replace(report, updated_at_s=heard[worker]), now_s, rules.reports)
     )
-    ends = {end: (at_s, by.worker) for by in newest.values() for end, at_s in by.ends.items()}
-    # A worker that takes over a lease of a dead worker deletes the dead one's report. Other leases may still name it.
+    # When each dead worker was found dead, and by which worker.
+    ends = {worker: (at_s, by.worker) for by in newest.values() for worker, at_s in by.ends.items()}
+    # A worker that takes over a lease of a dead worker deletes the dead one's report, but other leases may still have
+    # the dead worker as owner. So a worker without a report is dead if it has written nothing since it was found dead.
     unreported = ((worker, heard[worker]) for worker in ends if worker not in newest and worker in heard)
     found_dead = frozenset(worker for worker, at_s in unreported if at_s is not None and at_s <= ends[worker][0])
     dead = found_dead if rules.is_throttled else silent | found_dead

@@ -120,11 +120,11 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
     walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
     hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
     found: list[FramedRecord] = []
-    of_each: Counter[str] = Counter()
+    found_of: Counter[str] = Counter()  # how many user records were found, by sequence number
 
     def is_enough() -> bool:
         """Return whether all records to leave out are found, or more than may be left out."""
-        if len(of_each) > LEFT_OUT_MAX:
+        if len(found_of) > LEFT_OUT_MAX:
             return True
         if end is None:
             return len(found) >= (unwanted.count or 0)
@@ -133,19 +133,19 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
     while not is_enough() and (page := await walk.page_with_records()) is not None:
         records = framed_records(page, checkpoint, hash_range)
         found += records
-        of_each.update(record.sequence for record in records)
+        found_of.update(record.sequence for record in records)
     if end is None:
-        meant, wanted = found[: unwanted.count], f"{len(found)} records, and not {unwanted.count},"
-        is_there = len(meant) == unwanted.count
+        chosen, shortage = found[: unwanted.count], f"{len(found)} records, and not {unwanted.count},"
+        is_complete = len(chosen) == unwanted.count
     else:
-        meant, wanted = [one for one in found if _place(one) <= end], f"no record {unwanted.past}"
-        is_there = bool(meant) and meant[-1].sequence == end.sequence and end.sub in (SUB_MAX, meant[-1].sub)
-    if not is_there and len(of_each) <= LEFT_OUT_MAX:
-        raise ActRefusedError(f"shard {lease.key} has {wanted} after its checkpoint {checkpoint}")
-    meant_of_each = Counter(record.sequence for record in meant)
-    return meant, [
-        one.sequence if meant_of_each[one.sequence] == of_each[one.sequence] else f"{one.sequence}/{one.sub}"
-        for one in meant
+        chosen, shortage = [one for one in found if _place(one) <= end], f"no record {unwanted.past}"
+        is_complete = bool(chosen) and chosen[-1].sequence == end.sequence and end.sub in (SUB_MAX, chosen[-1].sub)
+    if not is_complete and len(found_of) <= LEFT_OUT_MAX:
+        raise ActRefusedError(f"shard {lease.key} has {shortage} after its checkpoint {checkpoint}")
+    chosen_of = Counter(record.sequence for record in chosen)
+    return chosen, [
+        one.sequence if chosen_of[one.sequence] == found_of[one.sequence] else f"{one.sequence}/{one.sub}"
+        for one in chosen
     ]
 
 

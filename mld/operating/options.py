@@ -128,6 +128,7 @@ class PointType(click.ParamType[Point]):
         self._kinds = kinds
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Point:
+        """Return the place that the value of the option names. A wrong value ends the command with its message."""
         if isinstance(value, Point):
             return value
         try:

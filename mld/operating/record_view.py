@@ -82,7 +82,7 @@ def headline(record: RecordView) -> str:
 
 
 def body(payload: Payload) -> str:
-    """Return the payload as readable text, of which a long one is cut off."""
+    """Return the payload as readable text, cut off if it is long."""
     kind, value = read(payload.data)
     if kind == "json":
         return _cut(printable_lines(json.dumps(value, indent=2, ensure_ascii=False)))

@@ -42,10 +42,10 @@ from mld.tracking.stream_list import account_and_name
 
 WARN_AFTER_S = 86_400.0 * 365  # in effect never, because a debugger may hold the child
 STOP_TIMEOUT_S = 86_400.0
-"""As long as that, because a debugger may hold the child while it ends, too."""
+"""A day, because a debugger may also hold the child while it ends."""
 WORKER_ID = "replay"
 UNKNOWN_EPOCH = 1
-"""Epoch of a stream of which neither the settings nor the table nor the service reports when it was created."""
+"""Epoch of a stream if neither the settings, nor the table, nor the service shows when the stream was created."""
 CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
@@ -265,8 +265,9 @@ def _tell(done: Replayer) -> int:
 
 
 class _ChildWords(logging.Handler):
-    """Prints the child's stderr, which may quote records, in a form fit for a terminal. Of the log it prints the
-    warnings, and the lines of the child's stdout that are not answers.
+    """Handler of the log that prints the child's stderr, without control characters, because it may quote records.
+
+    It also prints the warnings, and the lines of the child's stdout that are not answers. All else is left out.
     """
 
     def __enter__(self) -> None:
@@ -282,6 +283,7 @@ class _ChildWords(logging.Handler):
         root.level, root.propagate = self._before
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print an event if it is one that the user of `mld replay` needs."""
         if getattr(record, "action", "") == CHILD_STDERR:
             click.echo(printable(record.getMessage()), err=True)
         elif record.levelno >= logging.WARNING or getattr(record, "action", "") == CHILD_STDOUT:

@@ -40,11 +40,11 @@ def whole_reset(
 def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: Sequence[Lease]) -> Steps[ResetRows]:
     """Return the rows that make one listed shard start at `position`. All other shards keep their places.
 
-    Descendants of the shard that have no row, but descendants with rows, get rows that are at their end. Otherwise the
-    end of the shard would create rows for its children, and their records would be read again.
+    A descendant of the shard may have no row although some of its own descendants have rows. It gets a row at
+    SHARD_END. Otherwise the end of the shard would create rows for its children, and their records would be read again.
 
-    Raises ActRefusedError if the shard has no row because an ancestor is not read to its end. With a row the shard
-    would start before the ancestor has ended.
+    Raises ActRefusedError if the shard has no row because an ancestor is not read to its end. If the shard got a row
+    now, it would start before the ancestor has ended.
     """
     shard = graph.shards[shard_id]
     rows = {lease.key: lease for lease in existing}

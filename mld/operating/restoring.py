@@ -216,8 +216,8 @@ async def restore_from(
     if not from_another:
         require_same_table(saved, settings.application_name, settings.lease_table.name)
     saved = of_its_stream(saved, settings, app.setting, stream)
-    there = await app.table_or_none()
-    seen = there or Observed(raw_table(()))
+    stored = await app.table_or_none()
+    seen = stored or Observed(raw_table(()))
     if app.setting is not None:
         id_ = saved.stream
         if id_ is None:
@@ -229,7 +229,7 @@ async def restore_from(
     foreign = finish(foreign_evidence(shards, saved.leases))
     if foreign is not None:
         raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
-    if there is None and asked.execute:
+    if stored is None and asked.execute:
         await app.leases.ensure()
     restoration = Restoration(saved, ShardGraph(shards), may_skip)
     return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)

@@ -29,6 +29,7 @@ SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
+"""Matches the names of programs that do not compile code while they run."""
 _HOMES = ("/home", "/root", "/run/user")
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
@@ -172,8 +173,9 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
     found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside_python)
     if found is None:
         return None, None
-    by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside_python)  # as the daemon does
-    return found, None if by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
+    # A daemon also looks beside its Python interpreter for the program.
+    found_by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside_python)
+    return found, None if found_by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
 
 
 def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:

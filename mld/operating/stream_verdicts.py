@@ -37,6 +37,7 @@ def _leases_of(seen: FleetSight, label: str | None) -> dict[str, Lease]:
     hides=("hole", "row-missing", "unlisted", "odd", "ended-open", "nothing-open"),
 )
 def _foreign(seen: FleetSight) -> Iterator[Found]:
+    """Find streams with lease rows of another stream: a row proves it, or no row is of a shard of the stream."""
     for label, listed in seen.listed.items():
         leases = _leases_of(seen, label)
         why = finish(foreign_evidence(listed.shards, tuple(leases.values())))
@@ -60,6 +61,7 @@ def _foreign(seen: FleetSight) -> Iterator[Found]:
     alert="MldShardParked",
 )
 def _odd(seen: FleetSight) -> Iterator[Found]:
+    """Find rows that cannot be those of their shards."""
     for label, listed in seen.listed.items():
         leases = _leases_of(seen, label)
         for shard in listed.shards:
@@ -79,6 +81,7 @@ def _odd(seen: FleetSight) -> Iterator[Found]:
     hides=("hole", "nothing-open"),
 )
 def _ended_open(seen: FleetSight) -> Iterator[Found]:
+    """Find open shards whose rows are at SHARD_END."""
     for label, listed in seen.listed.items():
         leases = _leases_of(seen, label)
         for shard in listed.shards:
@@ -100,6 +103,7 @@ def _ended_open(seen: FleetSight) -> Iterator[Found]:
     hides=("hole", "empty"),
 )
 def _row_missing(seen: FleetSight) -> Iterator[Found]:
+    """Find open shards without a row, none of whose ancestors is still read. Unreadable rows count as rows."""
     for label, listed in seen.listed.items():
         leases = _leases_of(seen, label)
         known = {*leases, *(key.rpartition(":")[2] for key in seen.corrupt if seen.label_of(key) == label)}
@@ -126,6 +130,7 @@ def _row_missing(seen: FleetSight) -> Iterator[Found]:
     hold_s=None,
 )
 def _unlisted(seen: FleetSight) -> Iterator[Found]:
+    """Find unfinished rows of shards that the service does not list any more."""
     for label, listed in seen.listed.items():
         names = {shard.shard_id for shard in listed.shards}
         gone = sorted(
@@ -149,6 +154,7 @@ def _unlisted(seen: FleetSight) -> Iterator[Found]:
     hides=("nothing-open", "unlisted"),
 )
 def _stream_off(seen: FleetSight) -> Iterator[Found]:
+    """Find streams of DynamoDB tables that are switched off."""
     for label, listed in seen.listed.items():
         if listed.status == STREAM_DISABLED:
             words = "it is switched off: changes since are not recorded, or under the ARN of a stream switched on since"

@@ -84,30 +84,30 @@ class TableProbe:
         them.
         """
         about, settings = "fleet tables", self._exam.settings
-        there, found = [], []
+        present, found = [], []
         for name in (settings.worker_metrics_table.name, settings.coordinator_state_table.name):
             try:
                 await service.call("Scan", {"TableName": name, "Limit": 1}, timeout_s=TIMEOUT_S)
-                there.append(name)
+                present.append(name)
             except MldError as error:
                 if not findings.is_missing(error):
                     found.append(refusal(about, f"dynamodb:Scan of {name}", error))
         self._exam.found += found or [
-            ok(about, f"{' and '.join(there)} are used" if there else "none of an older fleet")
+            ok(about, f"{' and '.join(present)} are used" if present else "none of an older fleet")
         ]
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> None:
         """Try each call on rows. No write is ever applied, because its condition needs a row that does not exist."""
         about, name = "table permissions", self._exam.settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
-        never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
+        refused = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
         calls: dict[str, dict[str, Any]] = {
             "Scan": {"TableName": name, "Limit": 1},
             "GetItem": {"TableName": name, "Key": key},
             "BatchGetItem": {"RequestItems": {name: {"Keys": [key]}}},
-            "PutItem": {**never, "Item": key},
-            "UpdateItem": {**never, "Key": key, "UpdateExpression": "REMOVE mldDoctor"},
-            "DeleteItem": {**never, "Key": key},
+            "PutItem": {**refused, "Item": key},
+            "UpdateItem": {**refused, "Key": key, "UpdateExpression": "REMOVE mldDoctor"},
+            "DeleteItem": {**refused, "Key": key},
         }
         if with_index:
             query = {

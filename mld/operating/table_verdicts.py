@@ -23,6 +23,7 @@ YOUNGER_S = 5.0
 longer, before they create a deleted table.
 """
 AGE_TOLD_S = 2 * 86_400.0
+"""How long after the creation of a table it is still reported that the table was made again."""
 UNEVEN_HOLD_S = 600.0
 """How long workers may stay uneven before an alert: handoffs and most acts of operators are over by then."""
 
@@ -52,6 +53,7 @@ def _corrupt(seen: FleetSight) -> Iterator[Found]:
     hold_s=None,
 )
 def _table_younger(seen: FleetSight) -> Iterator[Found]:
+    """Find a table that was created after the oldest time that its rows mention."""
     created_s, fleet = seen.table_created_s, seen.fleet
     if fleet is None or created_s is None or fleet.taken_s - created_s > AGE_TOLD_S:
         return
@@ -70,6 +72,7 @@ def _table_younger(seen: FleetSight) -> Iterator[Found]:
     WORKER,
 )
 def _clocks_disagree(seen: FleetSight) -> Iterator[Found]:
+    """Find workers whose clocks are wrong, as the leader sees them, or whose last sign of life is in the future."""
     off = dict({} if seen.own is None else seen.own.clocks_off)
     off |= {one.worker: -(one.heard_s or 0.0) for one in (seen.fleet.workers if seen.fleet else ()) if one.is_ahead}
     for worker, ahead_s in sorted(off.items()):
@@ -87,6 +90,7 @@ def _clocks_disagree(seen: FleetSight) -> Iterator[Found]:
     probe=Probe.READY,
 )
 def _holes(seen: FleetSight) -> Iterator[Found]:
+    """Find hash keys that no open lease covers: in the tables, or by the count that the leader keeps."""
     remedy = seen.command("doctor")
     for label, holes in ({} if seen.fleet is None else seen.fleet.holes_of).items():
         where = "" if label is None else f" of stream {label}"
@@ -112,6 +116,7 @@ def _holes(seen: FleetSight) -> Iterator[Found]:
     probe=Probe.READY,
 )
 def _applications(seen: FleetSight) -> Iterator[Found]:
+    """Find workers of several applications in one table: in the tables, or by the count that the leader keeps."""
     remedy = "set another applicationName (or tableName) for one of them, or stop it"
     streams = {} if seen.fleet is None else seen.fleet.applications
     for stream, workers in streams.items():
@@ -158,10 +163,11 @@ def _empty(seen: FleetSight) -> Iterator[Found]:
     probe=Probe.READY,
 )
 def _nothing_open(seen: FleetSight) -> Iterator[Found]:
+    """Find a table, or a stream of a table with several, whose rows are all at SHARD_END."""
     remedy = f"{seen.command('doctor')} compares them with the stream"
-    rows = _rows_of(seen)
-    if rows is not None and rows[0] > 0 and rows[1] == 0:
-        yield Found("lease table", f"its {rows[0]} rows are all at SHARD_END: no shard is read any more", remedy)
+    leases, open_leases = _rows_of(seen) or (0, 0)
+    if leases > 0 and open_leases == 0:
+        yield Found("lease table", f"its {leases} rows are all at SHARD_END: no shard is read any more", remedy)
         return
     if seen.fleet is not None and seen.fleet.labels:
         live = {shard.label for shard in seen.fleet.open_shards}

@@ -229,6 +229,6 @@ def _lost(seen: FleetSight) -> Iterator[Found]:
 
 
 def _of_shards(seen: FleetSight, worker: str, faulty: Mapping[str, str], remedy: str) -> Iterator[Found]:
-    """Yield for each of these shards of a worker, by lease key, what is wrong with it."""
+    """Yield a fault for each shard in `faulty`, which has words on what is wrong, by lease key."""
     for key, words in faulty.items():
         yield Found(key, words, remedy, shard=key, owner=worker, stream=seen.label_of(key))

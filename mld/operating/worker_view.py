@@ -124,7 +124,7 @@ def worker_steps(
         report, own = reports.get(worker), owned.get(worker, [])
         heard_at_s, end = heard.get(worker), ends.get(worker)
         if own and (end is None or report is not None or heard_at_s is None or heard_at_s > end[0]):
-            end = None  # it has written since, so that it counts as alive
+            end = None  # it owns leases, and may have written since it was found dead
         is_silent = worker in silent
         is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
         if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:

@@ -39,9 +39,10 @@ SCHEMAS_MAX = 256
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
 """Limit of the address space. A record of 10 MiB of small values takes about 200 MB as Python objects."""
 CPU_S = 0.2
+"""CPU time that any payload may take; `CPU_S_PER_MB` is added for its size."""
 CPU_S_PER_MB = 0.4  # three times what small values take on a slow machine
 CPU_S_USUAL = 0.005
-"""Besides `CPU_S_PER_MB`, a record may take so long without being counted against its shard: a hundred times what a
+"""CPU time that a record may take, besides `CPU_S_PER_MB`, without being charged to its shard: a hundred times what a
 small record takes."""
 INFLATION_USUAL = 16
 """An inflated payload counts as at most this many times its size as it came, so that a small one which inflates a
@@ -89,6 +90,7 @@ def serve(
             decoders.pop(number, None)
             continue
         schema = number & ~ZLIB_BIT
+        # The bytes that count for the CPU limit, and those that count for what is usual, and so is not charged.
         began_s, work_bytes, usual_bytes = cpu_s(), size, size
         try:
             allow_cpu(CPU_S)

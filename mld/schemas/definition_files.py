@@ -28,7 +28,7 @@ PROGRAM = "mld-schemas"
 FILES_MAX = 1_000
 """Definitions that are written, each of up to 170 KB. A producer with a registry of his own can make up more; a stream
 has a few."""
-TRIES = 3  # another daemon that starts may take a new directory for one of the dead, before it is locked
+TRIES = 3  # before we lock a new directory, another daemon may take it for that of a dead daemon, and remove it
 
 
 class DefinitionFiles:
@@ -42,7 +42,7 @@ class DefinitionFiles:
         self._lock: int | None = None
         self._written: set[str] = set()
         self._is_closed = False
-        self._is_full_said = False
+        self._is_full_logged = False
 
     def write(self, name: str, text: str) -> str | None:
         """Write a private file, completely or not at all, and return its path; None if that fails, or if there are too
@@ -69,10 +69,11 @@ class DefinitionFiles:
             return path
 
     def _has_room(self, name: str) -> bool:
+        """Return whether this definition may be written. Log it once if there are too many."""
         if name in self._written or len(self._written) < FILES_MAX:
             return True
-        if not self._is_full_said:
-            self._is_full_said = True
+        if not self._is_full_logged:
+            self._is_full_logged = True
             log.warning(
                 "no more definitions of schemas are written: there are %d files in %s",
                 FILES_MAX,
@@ -83,6 +84,7 @@ class DefinitionFiles:
 
     @staticmethod
     def _write(folder: Path, name: str, text: str) -> str:
+        """Write the file under a temporary name, rename it, and return its path. Raises OSError."""
         path = folder / name
         file = tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="replace", dir=folder, delete=False)  # noqa: SIM115
         try:
@@ -111,6 +113,7 @@ class DefinitionFiles:
         return self._folder
 
     def _leave(self) -> None:
+        """Release the lock on the directory, and forget the directory and its files."""
         if self._lock is not None:
             os.close(self._lock)
         self._folder, self._lock = None, None
@@ -135,8 +138,9 @@ class DefinitionFiles:
 
 
 def _locked(directory: Path) -> tuple[int | None, bool]:
-    """Lock a directory of ours. Return the descriptor that holds the lock, and whether no other process holds it; both
-    None and True where there are no locks.
+    """Lock a directory of ours. Return the descriptor that holds the lock, and whether no other process holds it.
+
+    If the file system has no locks, return None and True.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

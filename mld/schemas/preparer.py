@@ -128,6 +128,7 @@ class SchemaPreparer:
     async def _unframed(self, records: Sequence[PlacedRecord], budgets: RecordBudgets) -> list[PlacedRecord] | None:
         """Return the records without schema frames; None if no record has one."""
         found = list(records)
+        # `total` is the size of the records so far, in bytes; `wait_s` is how long the page may still wait for lookups.
         total, is_changed, wait_s = 0, False, PAGE_LOOKUPS_S
         for ahead in range(0, len(found), RECORDS_AHEAD):
             end = min(len(found), ahead + RECORDS_AHEAD)
@@ -138,6 +139,7 @@ class SchemaPreparer:
                 began_s = self._clock.monotonic()
                 versions = await self._versions(framed.values(), budgets, wait_s)
                 wait_s -= self._clock.monotonic() - began_s
+            # The records from `start` to `stop` are rewritten before other tasks of the event loop get their turn.
             start = ahead
             while start < end:
                 stop, size = start, 0
@@ -276,8 +278,10 @@ class SchemaPreparer:
 
 
 def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRecord | Failure:
-    """Return the result; an error if it would make its batch too large. `size` is the length of the record as it
-    arrived.
+    """Return the result, or an error if the decoded record would make its batch too large.
+
+    `before` is the size of the batch before the record, `size` that of the record as it arrived. A record that does
+    not grow is never refused.
     """
     if isinstance(result, FramedRecord) and before + len(result.text) > max(BATCH_BYTES_MAX, before + size):
         return UndecodableError(TOO_MUCH)

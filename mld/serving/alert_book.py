@@ -43,8 +43,8 @@ class AlertBook:
     """Keeps the faults that were posted and have not ended, and faults that will be posted if they last."""
 
     def __init__(self, posted: Iterable[str]) -> None:
-        """Make a book from the ids of faults that were posted before. Ids of unknown kinds are left out: anybody who
-        writes the table could make this worker announce the end of what never was.
+        """Make a book from the ids of faults that were posted before. Ids of unknown kinds are left out. Otherwise
+        anybody who can write to the table could make this worker announce the end of a fault that never existed.
         """
         faults = map(FleetFault.known_as, posted)
         self._posted = {fault for fault in faults if fault.kind in KINDS and fault.subject}
@@ -59,7 +59,9 @@ class AlertBook:
 
     def due(self, found: Collection[FleetFault], now: float) -> list[Post]:
         """Return the posts that are due. `found` are the faults that were found at `now`, in monotonic seconds."""
+        # A fault whose end is never posted is forgotten when it is over.
         self._posted -= {fault for fault in self._posted - {*found} if not kind_ends(fault.kind)}
+        # Faults that were found but not posted, and faults that were posted but are no longer found.
         changed = {fault for fault in found if hold_of(fault.kind) is not None} ^ self._posted
         self._since = {alert: self._since.get(alert, now) for alert in changed}
         due: dict[tuple[str, bool], list[FleetFault]] = {}

@@ -33,7 +33,7 @@ def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber, *, with_d
     names = ", ".join(_name(one.subject, scrub) for one in named) + (", …" if len(post.alerts) > len(named) else "")
     head = f"{application}: {'' if post.begins else 'over: '}{post.kind} ({len(post.alerts)})"
     where = f" of worker {worker}" if is_own(post.kind) else ""
-    told = {
+    content = {
         "text": f"{head}{where}: {names}{_words(post.kind, runbook) if post.begins else ''}",
         "application": application,
         "alert": post.kind,
@@ -45,7 +45,7 @@ def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber, *, with_d
         "at": iso_time(wall_s),
         "worker": worker,
     }
-    return told | {"details": [_detail(one, scrub) for one in named]} if with_details else told
+    return content | {"details": [_detail(one, scrub) for one in named]} if with_details else content
 
 
 def _words(kind: str, runbook: str) -> str:

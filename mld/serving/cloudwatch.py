@@ -50,7 +50,8 @@ PASSING = frozenset(
         "ThrottlingException",
     }
 )
-"""Error codes below status 500 after which the same request may succeed later. From status 500 on, every error is such.
+"""Error codes after which the same request may succeed later, although the status is below 500. After an error with
+status 500 or more the request may always succeed later.
 """
 
 
@@ -98,18 +99,18 @@ class CloudWatch:
             self._queue.put([replace(datum, stamp_s=stamp_s) for datum in part])
             await asyncio.sleep(0)
         self._warn_of_dropped()
-        waiting, done = self._queue.take(), 0
+        waiting, first_of_batch = self._queue.take(), 0
         failure: MetricsError | None = None
         for batch in packed(waiting):
             request = await in_turns(request_of(self._namespace, batch))
-            done += len(batch)
             try:
                 await self._service.call("PutMetricData", request, timeout_s=CALL_TIMEOUT_S)
             except MldError as error:
                 if not _is_refusal(error):
-                    self._queue.put_back(waiting[done - len(batch) :])
+                    self._queue.put_back(waiting[first_of_batch:])
                     raise MetricsError("unavailable", f"{error}. They wait and are sent later") from error
                 failure = _refused(error, len(batch))
+            first_of_batch += len(batch)
         if failure is not None:
             raise failure
 

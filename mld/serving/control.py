@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32  # served at the same time
 WAITING_MAX = 256  # connections that wait to be served; more are closed at once
-WAIT_S = 5.0  # how long one of them waits
+WAIT_S = 5.0  # how long a connection waits to be served
 REQUEST_BYTES_MAX = 4 * 1024
 REQUEST_TIMEOUT_S = 10.0  # for the caller to send its request
-SILENT_S = 1.0  # the same while others wait to be served
+SILENT_S = 1.0  # the same, while other connections wait to be served
 ANSWER_TIMEOUT_S = 30.0  # for the daemon to make an answer, and for the caller to read each line of it
 
 Request = Mapping[str, Any]
@@ -111,8 +111,8 @@ class ControlServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection when there is room for it, or drop it if too many wait or the caller is another user.
 
-        If there is no room, the connection that has been silent longest is ended, but not before `SILENT_S`: so
-        connections that ask for nothing keep no command out, and of many commands at once each is answered.
+        If there is no room, the connection that has been silent longest is ended, but not before `SILENT_S`. So
+        connections that ask for nothing cannot keep a command out, and if many commands come at once, all are answered.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -212,11 +212,11 @@ async def _send_rest(
         async for value in answers:
             await _send(writer, value)
 
-    async def leave() -> None:
+    async def until_caller_leaves() -> None:
         while await reader.read(REQUEST_BYTES_MAX):
             pass
 
-    tasks = {asyncio.ensure_future(send_all()), asyncio.ensure_future(leave())}
+    tasks = {asyncio.ensure_future(send_all()), asyncio.ensure_future(until_caller_leaves())}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

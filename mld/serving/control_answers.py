@@ -56,6 +56,7 @@ class ControlAnswers:
         yield _verdict(self._status.why_not_ready())
 
     async def _own(self, _: Request) -> AsyncGenerator[Answer, None]:
+        """Yield the state of this daemon and its shards, for `mld status`."""
         head = self._status.own(self._clock.monotonic() - self._started_at)
         shards = own_shards(self._status.metrics, self._status.instant())
         yield b"".join(await in_turns(in_pieces(head, {"shards": iter(shards)}))).rstrip()

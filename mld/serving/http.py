@@ -194,8 +194,10 @@ class HttpServer:
             await asyncio.sleep(max(0.0, began + served * PACE_S - time()))
 
     async def _serve_connection(self, connection: socket.socket, *, requests_max: int, parts: bool = True) -> int:
-        """Answer the requests of a connection, close it, and return how many were answered. Without `parts` nobody
-        waits for the caller to close its side: the answer is short, and a caller that does so late takes no room.
+        """Answer the requests of a connection, close it, and return how many were answered.
+
+        Without `parts` the connection is closed without waiting for the caller to close its side. That is enough for a
+        short answer, and a slow caller then takes no room.
         """
         served = 0
         try:

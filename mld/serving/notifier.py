@@ -67,9 +67,9 @@ class Notifier:
     async def run(self) -> None:
         """Look and post once a minute, until cancelled.
 
-        `mine` has the faults that only this worker can know. `of_fleet` has those of the fleet; it begins with the list
-        in the table. A worker that does not post for the fleet any more drops it after a look that could read the
-        tables, but not before it has posted that they can be read again, if it has posted that they cannot.
+        `mine` has the faults that only this worker can know. `of_fleet` has those of the fleet, and begins with the
+        list in the table. A worker that no longer posts for the fleet drops `of_fleet` after a look that could read the
+        tables. If it has posted that the tables cannot be read, it first posts that they can be read again.
         """
         mine = AlertBook(())
         of_fleet: AlertBook | None = None
@@ -109,8 +109,8 @@ class Notifier:
         now = self.clock.monotonic()
         due = [(book, post) for book, found in looks for post in book.due(found, now)]
         for book, post in due[:POSTS_MAX]:
-            told = document(post, self.identity, self.clock.wall(), self.scrub, with_details=self.with_details)
-            if not await self._post(told):
+            content = document(post, self.identity, self.clock.wall(), self.scrub, with_details=self.with_details)
+            if not await self._post(content):
                 break  # the remaining posts wait for the next look
             book.note(post)
 

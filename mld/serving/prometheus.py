@@ -70,8 +70,8 @@ def exposition_steps(
     for metric, value in zip(OF_WORKER, of_worker, strict=True):
         pieces.append(written(_family(metric, [((me.application, me.stream), value)])))
         yield
-    is_open = encoder(Families(())) == END
-    return content_type, (*pieces, END) if is_open else tuple(pieces)
+    is_open_metrics = encoder(Families(())) == END
+    return content_type, (*pieces, END) if is_open_metrics else tuple(pieces)
 
 
 def process_collector() -> ProcessCollector:
