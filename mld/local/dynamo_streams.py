@@ -161,7 +161,9 @@ def _get_records(streams: TableStreams, request: OperationRequest, now: float, r
     _require_untrimmed(shard, place.position)
     found = shard.log.span(place.position, limit=limit, bytes_max=PAGE_BYTES_MAX)
     ended = not shard.is_open and not found.more
-    if empty or (place.walked < streams.stretch_pages and (found.fragments or ended)):
+    # Some pages without records come before a page with records, and before the last page (`stretch_pages`).
+    is_stretched = place.walked < streams.stretch_pages and (found.fragments or ended)
+    if empty or is_stretched:
         return _page_json([], replace(place, issued_s=now, walked=place.walked + 1))
     if found.last is not None:
         place = replace(place, position=found.last + 1, walked=0)

@@ -122,6 +122,7 @@ class EmbeddedServer:
         return self._kinesis_models[place]
 
     def _tables_changed(self, events: Sequence[TableEvent]) -> None:
+        """Make the changes that a request made to tables in the model of DynamoDB Streams."""
         for event in events:
             event(self.dynamo_streams)
 

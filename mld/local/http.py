@@ -146,6 +146,7 @@ class HttpConnection(asyncio.Protocol, Peer):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
+        """Keep the bytes, and handle the requests that are complete. Abort if the client sends too much."""
         self._buffer += data
         if len(self._buffer) > HEAD_BYTES_MAX + BODY_BYTES_MAX:
             self.abort()

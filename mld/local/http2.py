@@ -55,9 +55,10 @@ class Http2Connection(asyncio.Protocol):
         assert self._transport is not None
         self._connections.discard(self._transport)
         self._transport = None
-        self._forget_all()
+        self._drop_all_exchanges()
 
     def data_received(self, data: bytes) -> None:
+        """Handle the frames in the bytes, and send what answers may go on."""
         try:
             for event in self._h2.receive_data(data):
                 self._on(event)
@@ -92,19 +93,20 @@ class Http2Connection(asyncio.Protocol):
                 if (exchange := self._exchanges.get(event.stream_id)) is not None:
                     exchange.begin(self._handle)
             case StreamReset():
-                self._forget(event.stream_id)
+                self._drop_exchange(event.stream_id)
             case ConnectionTerminated():
                 self._close()
             case _:
                 pass
 
-    def _forget(self, number: int) -> None:
+    def _drop_exchange(self, number: int) -> None:
+        """Give up an exchange, and cancel the work on its request. Nothing happens if there is no such exchange."""
         if (exchange := self._exchanges.pop(number, None)) is not None:
             exchange.client_has_gone()
 
-    def _forget_all(self) -> None:
+    def _drop_all_exchanges(self) -> None:
         for number in list(self._exchanges):
-            self._forget(number)
+            self._drop_exchange(number)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             self._h2.send_headers(number, [(":status", str(status)), *typed, *dated(headers)])
         except ProtocolError:  # the client has reset the stream, and the event for that comes next
-            self._forget(number)
+            self._drop_exchange(number)
         self._flush()
 
     def pump(self) -> None:
@@ -139,18 +141,18 @@ class Http2Connection(asyncio.Protocol):
                     self._h2.end_stream(exchange.number)
                     del self._exchanges[exchange.number]
         except ProtocolError:
-            self._forget(exchange.number)
+            self._drop_exchange(exchange.number)
 
     def reset(self, number: int) -> None:
         """End an exchange with an error, in the middle of its answer."""
         if self._transport is not None and number in self._exchanges:
             self._h2.reset_stream(number)
-            self._forget(number)
+            self._drop_exchange(number)
             self._flush()
 
     def _close(self) -> None:
         """End all exchanges, and close the connection."""
-        self._forget_all()
+        self._drop_all_exchanges()
         self._flush()
         if self._transport is not None:
             self._transport.close()

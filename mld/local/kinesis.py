@@ -254,19 +254,22 @@ class Kinesis:
         page = found[:limit]
         if len(found) <= limit:
             return ListedShards(page, None)
-        by = shard_filter and (shard_filter.type.value, shard_filter.shard_id, shard_filter.timestamp_s)
-        place = (self.account, stream.name, stream.created_ms, page[-1].shard_id, by, now)
+        filter_fields = shard_filter and (shard_filter.type.value, shard_filter.shard_id, shard_filter.timestamp_s)
+        place = (self.account, stream.name, stream.created_ms, page[-1].shard_id, filter_fields, now)
         return ListedShards(page, pack(SHARDS_TOKEN, *place))
 
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
-        """Return what a page token says: the stream, the last shard id of the page before, and the filter."""
-        _, name, created_ms, after_id, by, issued_s = unpacked(SHARDS_TOKEN, token)
+        """Return the contents of a page token: the stream, the last shard id of the page before, and the filter."""
+        _, name, created_ms, after_id, filter_fields, issued_s = unpacked(SHARDS_TOKEN, token)
         if now - issued_s > ITERATOR_LIFE_S:
             raise KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
         stream = self.stream(name, now)
         if stream.created_ms != created_ms:
             raise invalid("NextToken is of a stream that does not exist any more.")
-        return stream, after_id, None if by is None else ListFilter(FilterType(by[0]), *by[1:])
+        if filter_fields is None:
+            return stream, after_id, None
+        kind, *rest = filter_fields
+        return stream, after_id, ListFilter(FilterType(kind), *rest)
 
     def split_shard(self, ref: str, shard_id: str, new_starting_hash_key: int, *, now: float) -> None:
         """Split a shard in two at this hash key."""
@@ -363,7 +366,9 @@ class Kinesis:
         return behind, pack(SHARD_ITERATOR, *place._replace(issued_s=now))
 
     def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
-        """Return the stream and the shard of an iterator, and its fields. Raises KinesisError if it is of no use."""
+        """Return the stream and the shard of an iterator, and the iterator's fields. Raises KinesisError if the
+        iterator cannot be used.
+        """
         place = decode_iterator(iterator)
         stream = self.data_stream(place.stream, now)
         if stream.created_ms != place.created_ms:
@@ -440,16 +445,17 @@ class Kinesis:
         position = start_position(stream, shard, start, now)
         key = (consumer_arn, shard.shard_id)
         before = self._subscriptions.get(key)
-        taken = in_use(
+        refusal = in_use(
             f"Another active subscription exists for this consumer: {self.account}:{stream.name}:{shard.shard_id}:"
             f"{consumer.name}"
         )
         if before is not None and before.is_live:
             if now - before.started_s < TAKEOVER_S:
-                raise taken
-            before.stop(taken)
+                raise refusal
+            before.stop(refusal)
 
         def find(at: float) -> tuple[Stream, ShardState]:
+            """Return the stream and the shard at this time. Raises KinesisError if one of them is gone."""
             self.consumer(now=at, arn=consumer_arn)
             current = self.data_stream(consumer.stream_arn, at)
             if current is not stream:

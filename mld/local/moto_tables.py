@@ -53,6 +53,7 @@ class _Tap:
     """Replaces moto's `StreamShard`; there is one for each table with a stream."""
 
     def __init__(self, _account: str, table: Any) -> None:
+        """Give the stream a label that no earlier stream of the table had: the time of the request, or a later one."""
         self.table = table
         at_ms = round(_request.now_s * 1000)
         while f"{table.table_arn} {_label(at_ms)}" in _labels:
@@ -121,11 +122,11 @@ class TableChanges:
     def _streams_changed(self, account: str, region: str, now: float) -> Iterator[TableEvent]:
         """Yield events for the streams that were enabled or disabled since the last call."""
         found = {_key(table).arn: table for table in _tables(account, region).values() if _is_enabled(table)}
-        here = {arn for arn, key in self._enabled.items() if (key.account, key.region) == (account, region)}
-        for arn in here - found.keys():
+        known = {arn for arn, key in self._enabled.items() if (key.account, key.region) == (account, region)}
+        for arn in known - found.keys():
             del self._enabled[arn]
             yield partial(TableStreams.disable, arn=arn, now=now)
-        for arn in found.keys() - here:
+        for arn in found.keys() - known:
             yield self._enable(found[arn], now)
 
     def _items_changed(self, changes: Sequence[tuple[Any, ItemChange]], now: float) -> Iterator[TableEvent]:

@@ -109,6 +109,7 @@ def run_foreground(
     check_extra()
 
     async def until_signal() -> None:
+        """Serve until one of the signals comes."""
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -137,6 +138,7 @@ def _announcement(server: EmbeddedServer, *, as_json: bool) -> str:
 
 
 def main() -> int:
+    """Run the server with the options of the command line, and return the exit status."""
     parser = argparse.ArgumentParser(description="The embedded AWS, for programs: one line of JSON once it listens.")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument("--enforce", action="store_true", help="enforce the throughput limits of a shard")

@@ -40,9 +40,12 @@ class ShardLog:
         self._numbers: list[int] = []
         self._arrivals: list[float] = []
         self._totals: list[int] = []
+        """For each record, the size of all records of the shard up to this one, in bytes."""
         self._fragments: list[bytes] = []
         self._base_bytes = 0
+        """The size of all records that were removed from the lists."""
         self._first = 0
+        """Index of the first record that is not hidden."""
         self.trimmed_through: int | None = None
         """Sequence number of the newest trimmed record."""
 
