@@ -55,6 +55,7 @@ class Provider:
     target: str | None = None
 
     def __str__(self) -> str:
+        """Return the provider as in the file, with everything hidden that may be secret."""
         parts = [self.target or self.kind.value]
         if self.role is not None:
             is_role = _ROLE_ARN.fullmatch(self.role.role_arn) is not None

@@ -66,12 +66,13 @@ def in_order(declared: Iterable[Key]) -> Iterator[Key]:
     """Yield the keys section by section, in the order of their declaration. A key that is `after` another one follows
     it directly.
     """
-    behind: dict[str, list[Key]] = {}
+    keys_after: dict[str, list[Key]] = {}
     for key in declared:
-        behind.setdefault(key.after, []).append(key)
+        keys_after.setdefault(key.after, []).append(key)
 
     def following(name: str) -> Iterator[Key]:
-        for key in behind.get(name, ()):
+        """Yield the keys that are `after` this one, each with those that are after it."""
+        for key in keys_after.get(name, ()):
             yield key
             yield from following(key.name)
 

@@ -67,35 +67,38 @@ class Section(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the file.
-
-    `default` is the converted value if the key is absent; None means that there is no default, or that it is computed
-    (`default_text` says how). A `boxed` number accepts 0 as a value, and so does a number of a key of mld. `minimum`
-    and `maximum` bound numbers. `note` is what an operator should know about the key; if `effect` is not EFFECTIVE,
-    `mld check` shows it too. `choices` is set for CHOICE and CHOICES. `sets` is the field that the key sets, as
-    ``group.field``; if `kind` is a time, the field is in seconds. A `name` with ``<name>`` in it is a pattern: one key
-    for each name. `shown_as` says how much of the value may be shown; None means the rule of the kind, which hides
-    TEXT. A `live` key may change while the daemon runs; all others are read only at the start. `after` names the key
-    that precedes this one in the table, if that is not the key declared before it in the same section.
-    """
+    """One key of the file."""
 
     name: str
+    """The name of the key. With ``<name>`` in it, it is a pattern: there is one key for each name."""
     kind: ValueKind
     section: Section
     meaning: str
+    """What the key means, for operators."""
     default: object = None
+    """The converted value if the key is absent. None: there is no default, or it is computed, as `default_text` says.
+    """
     default_text: str = ""
     aliases: tuple[str, ...] = ()
+    """Other spellings of the name."""
     boxed: bool = False
+    """Whether a number accepts 0 as a value. Numbers of mld's own keys accept it in any case."""
     minimum: float | None = None
+    """The least value of a number; `maximum` is the greatest."""
     maximum: float | None = None
     choices: type[Enum] | None = None
+    """The allowed values of a key of the kind CHOICE or CHOICES; None for all other kinds."""
     effect: Effect = Effect.EFFECTIVE
     note: str = ""
+    """What an operator should know about the key. If `effect` is not EFFECTIVE, `mld check` shows it too."""
     sets: str = ""
+    """The field of the settings that the key sets, as ``group.field``. If `kind` is a time, the field is in seconds."""
     shown_as: Shown | None = None
+    """How much of the value may be shown. None means the rule of the kind, which hides TEXT."""
     live: bool = False
+    """Whether the key may change while the daemon runs. All other keys are read only at the start."""
     after: str = ""
+    """The key that precedes this one in the table, if that is not the key declared before it in the same section."""
     foreign: bool = False
     """Whether the key passes a setting on to another program, so that only its user knows whether it is secret."""
 

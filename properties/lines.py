@@ -108,6 +108,7 @@ def _unescape(text: str) -> str:
 
 
 def _unescape_one(match: re.Match[str]) -> str:
+    """Return the character of one escape. Raises ValueError for a `\\u` without four hexadecimal digits."""
     escaped: str = match.group(1)
     if escaped == "u":
         raise ValueError(match.string)

@@ -40,6 +40,7 @@ def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> 
         and value_of(running.settings, key) != value_of(file.settings, key)
     }
     source = {value.key: value.source for value in file.effective}
+    # A key whose value was derived from another changed key is left out.
     named = [
         key.name
         for key in KEYS

@@ -53,6 +53,7 @@ def substitute(text: str, sources: Sources) -> Substituted:
     contents: list[str] = []
 
     def value(match: re.Match[str]) -> str:
+        """Return the value of one reference. Note the contents of files."""
         if match["path"] is None:
             return "${" if match["inner"] is None else _variable(match, sources.env)
         content = sources.read_file(_absolute(match["path"], sources.env))

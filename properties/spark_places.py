@@ -68,6 +68,7 @@ def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[R
 
 
 def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> None:
+    """Refuse a path that begins like one of S3 but names no bucket, such as ``s3:/lake``."""
     if re.match(r"s3[an]?:(?!//[^/])", path, re.IGNORECASE):
         say(name, "begins like S3 and names no bucket", "write s3://bucket/directory, with two slashes", **where)
 

@@ -166,10 +166,11 @@ def _http_url(text: str) -> SplitResult | None:
     """Return the parts of an http or https URL with a host; None for any other text."""
     try:
         parts = urlsplit(text)
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or True)
+        _ = parts.port  # raises ValueError if the port is no number, or too large
     except ValueError:
         return None
-    return parts if complete and _has_url_characters(text) and " " not in text else None
+    is_complete = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return parts if is_complete and _has_url_characters(text) and " " not in text else None
 
 
 def _has_url_characters(text: str) -> bool:

@@ -1,4 +1,4 @@
 """The Spark processor: writes the records of many shards through one Spark session, exactly once into each sink.
 
-To import this package does not import pyspark.
+Importing this package does not import pyspark.
 """

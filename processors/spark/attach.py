@@ -24,8 +24,8 @@ _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.ho
 
 def daemon_pid() -> int:
     """Return the daemon's process id: from the environment, where our daemon sets it, or else that of our parent."""
-    told = os.environ.get("MLD_DAEMON_PID", "")
-    return int(told) if told.isdigit() else os.getppid()
+    named = os.environ.get("MLD_DAEMON_PID", "")
+    return int(named) if named.isdigit() else os.getppid()
 
 
 def attach(properties_file: str) -> socket.socket:
@@ -60,22 +60,22 @@ def _start_host(directory: Path, pid: int, properties_file: str) -> None:
     """Start the host and wait until it listens. Until then its output goes to our standard error."""
     import subprocess  # only the first child of a daemon needs it
 
-    ready, told = os.pipe()
+    reading_end, writing_end = os.pipe()  # the host writes a byte into the pipe when it listens
     start = _START.format(root=str(Path(mld.__file__).resolve().parents[1]))
-    arguments = [str(directory), properties_file, str(pid), str(told)]
+    arguments = [str(directory), properties_file, str(pid), str(writing_end)]
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", start, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=2,
-            pass_fds=[told],
+            pass_fds=[writing_end],
             start_new_session=True,
         )
     except OSError as error:
         raise FatalError(f"cannot start the Spark session host: {error.strerror}") from error
     finally:
-        os.close(told)
-    with os.fdopen(ready, "rb") as pipe:
+        os.close(writing_end)
+    with os.fdopen(reading_end, "rb") as pipe:
         listening = pipe.read(1) == b"+"
     if not listening:
         status = process.wait()

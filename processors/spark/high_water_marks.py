@@ -2,8 +2,8 @@
 
 A high-water mark is the position of the last record of a shard that a sink holds. Records at or before the mark are
 never written again. To trim a batch means to drop the records that the sink holds already. A sink takes a `ShardSpan`
-only if its mark is still the one by which the batch was trimmed. `positions` defines positions and spans; marks belong
-to a writer (`writer_identity`).
+only if the sink's mark for this shard is still the mark by which the batch was trimmed. `positions` defines positions
+and spans. Every writer has marks of its own (`writer_identity`).
 
 Pure: values in, values out.
 """

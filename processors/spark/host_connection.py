@@ -1,7 +1,7 @@
 """`HostConnection`: the child's end of the link to the session host. It writes records into pages for the host.
 
-A page is a file that Spark reads. The host reports which lines of the daemon are committed. This module is quick to
-import, because a child has to start quickly.
+A page is a file that Spark reads. The child counts the lines of records that the daemon sends; the host reports up to
+which line all records are in the sinks. This module is quick to import, because a child has to start quickly.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ class HostConnection:
         self._socket = connection
         self.ready: dict[str, Any] = {}
         """Body of the READY frame; empty until that frame comes."""
-        self.brought = self.committed = 0
-        """The number of the last line whose records are in a page, and the number of the last line
-        that is committed.
-        """
+        self.brought = 0
+        """The number of the last line whose records are in a page."""
+        self.committed = 0
+        """The number of the last line whose records are in all sinks."""
         self.position: tuple[str, int] | None = None
         """Position of the last committed record; None once it is checkpointed."""
         self.may_go = False
+        """Whether the host has sent GO: there is room for the line that waits."""
         self._page: PageWriter | None = None
         self._page_bytes = 0
         """Bytes of the lines in the open page."""
         self._pages = 0
+        """How many pages were begun."""
 
     def fileno(self) -> int:
         return self._socket.fileno()

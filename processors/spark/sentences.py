@@ -30,6 +30,7 @@ def sentence(text: str) -> str:
 
 
 def _python_cause(text: str) -> str | None:
+    """Return the line with the exception of a Python worker, at the end of the last traceback; None without one."""
     _, found, rest = text.rpartition(TRACEBACK)
     lines = rest.splitlines()[1:] if found else []
     return next((line.strip() for line in lines if line.strip() and not line[0].isspace()), None)

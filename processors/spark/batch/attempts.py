@@ -23,7 +23,7 @@ BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
 """Longest wait between attempts while a sink is unavailable."""
 FENCED_MAX = 100
-"""So often other writers may move the marks of our shards during one batch. If it happens more often, something is
+"""How often other writers may move the marks of our shards during one batch. If it happens more often, something is
 wrong.
 """
 Result = TypeVar("Result")

@@ -62,6 +62,7 @@ class Destinations:
         sink without any record of a shard begins with this batch; if `accepts`, so does a sink that lacks records. If
         a dead letter lacks the end of a parent shard, this only causes a warning, because mld 0.2.0 did not record
         these ends."""
+        # The position right before the batch, for each shard of which earlier records were delivered.
         at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
         for sink in self.all():
             is_dead, before = sink is self.dead, source.preceding
@@ -91,9 +92,9 @@ class Destinations:
             if not source.follows(marks):
                 continue
             missing = spans(source.ends, marks)
-            mine = next((sinks for batch, sinks in groups if batch == missing), None)
-            if mine is not None:
-                mine.append(sink)
+            same_group = next((sinks for batch, sinks in groups if batch == missing), None)
+            if same_group is not None:
+                same_group.append(sink)
             elif missing:
                 groups.append((missing, [sink]))
         return iter(groups)
@@ -126,6 +127,9 @@ class Destinations:
             if passed := {one: mark for one, mark in marks if OF_A_RECORD in one.shard and self._is_past(one, mark)}:
                 dead.retire(passed)
 
-    def _is_past(self, one: StreamShard, at: RecordPosition) -> bool:
-        shard, sink = one.shard.split(OF_A_RECORD)[:2]
-        return sink not in self.marks or not fresh(at, self.marks[sink].get(StreamShard(one.stream, shard)))
+    def _is_past(self, buried: StreamShard, at: RecordPosition) -> bool:
+        """Return whether the mark of a buried record is no longer needed: the sink that failed over the record has
+        moved past it, or does not exist any more.
+        """
+        shard, sink = buried.shard.split(OF_A_RECORD)[:2]
+        return sink not in self.marks or not fresh(at, self.marks[sink].get(StreamShard(buried.stream, shard)))

@@ -49,6 +49,7 @@ log = logging.getLogger("mld.spark")
 
 
 def _spans_of(batch: MicroBatch, shards: Sequence[StreamShard]) -> dict[StreamShard, RunningSpan]:
+    """Return the records of a batch that are about to run, for each of these shards."""
     firsts = {piece.offer.shard: piece.after or piece.offer.first for piece in reversed(batch.slices)}
     return {shard: RunningSpan(firsts[shard], batch.ends[shard]) for shard in shards}
 

@@ -99,11 +99,11 @@ class Frames(Protocol):
 
 
 class _FailingSlice(NamedTuple):
-    """A slice that failed: the indexes of its records, the index of the record that was reported (`told`; None if none
-    was), and the text of the exception."""
+    """A slice that failed: the indexes of its records, the index of the record that was reported as failing (None if
+    none was), and the text of the exception."""
 
     records: tuple[int, ...]
-    told: int | None
+    reported: int | None
     text: str
 
 
@@ -421,18 +421,18 @@ class Jobs:
         """Return the indexes of the records that fail when each is computed alone for these sinks, with Spark's reason.
 
         Return an empty mapping if they cannot be found, for instance because the pipeline combines records."""
-        left, slices_max, are_told = list(range(len(records))), SLICES_FIRST, True
+        left, slices_max, trusts_reports = list(range(len(records))), SLICES_FIRST, True
         try:
             while True:
                 found = self._failing_slices(records, left, slices_max, sinks)
                 if all(len(one.records) == 1 for one in found):
                     return _reasons(found)
-                told = {one.told for one in found if one.told is not None}
-                if are_told and len(told) <= SLICES_MAX and all(one.told is not None for one in found):
-                    alone = _reasons(self._failing_slices(records, sorted(told), SLICES_MAX, sinks))
-                    if len(alone) == len(told):
+                reported = {one.reported for one in found if one.reported is not None}
+                if trusts_reports and len(reported) <= SLICES_MAX and all(one.reported is not None for one in found):
+                    alone = _reasons(self._failing_slices(records, sorted(reported), SLICES_MAX, sinks))
+                    if len(alone) == len(reported):
                         return alone
-                    are_told = False  # the pipeline gathers or sorts rows first, so the reports name wrong rows
+                    trusts_reports = False  # the pipeline gathers or sorts rows first, so the reports name wrong rows
                 suspects = {at for one in found for at in one.records}
                 if len(suspects) == len(left) and slices_max != SLICES_FIRST:
                     return {}  # nearly all slices fail, so smaller slices do not narrow it down

@@ -71,6 +71,7 @@ class PageWriter:
             self._put()
 
     def _put(self) -> None:
+        """Write the waiting records as a row group, with the names of stream and shard in the last two columns."""
         groups, self._waiting, self._waiting_bytes = self._waiting, [], 0
         columns = groups[0][:5] if len(groups) == 1 else _joined(groups)
         self._file.put((*columns, *([name] * len(columns[0]) for name in self._names)))
@@ -136,7 +137,7 @@ class _File:
         """Add a row group. Its columns are in the order of `_COLUMNS`."""
         count, places = len(columns[0]), []
         for (_, kind, _, repetition), values in zip(_COLUMNS, columns, strict=True):
-            body = (_plain if repetition == _REQUIRED else _optional)(values, kind)
+            body = (_encoded_required if repetition == _REQUIRED else _encoded_optional)(values, kind)
             head = _page_head(count, len(body))
             self._write(head)
             self._write(body)
@@ -169,21 +170,22 @@ class _File:
             self._file.close()
 
 
-def _plain(values: Sequence[Any], kind: int) -> bytes:
+def _encoded_required(values: Sequence[Any], kind: int) -> bytes:
+    """Encode a column without nulls: each value as it is, a text with its length before it."""
     if kind == _BYTE_ARRAY:
         return b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, values)), values, strict=True)))
     return struct.pack(f"<{len(values)}{_FORMATS[kind]}", *values)
 
 
-def _optional(values: Sequence[Any], kind: int) -> bytes:
+def _encoded_optional(values: Sequence[Any], kind: int) -> bytes:
     """Encode a column that may have nulls: first a bit for each value, which is 0 for a null, as one run of Parquet's
     hybrid encoding; then the values that are not null."""
     bits = (1 << len(values)) - 1
     if None in values:
         bits -= sum(1 << at for at, value in enumerate(values) if value is None)
-    eights = -(-len(values) // 8)
-    run = varint(eights << 1 | 1) + bits.to_bytes(eights, "little")
-    return _LENGTH.pack(len(run)) + run + _plain([value for value in values if value is not None], kind)
+    byte_count = -(-len(values) // 8)
+    run = varint(byte_count << 1 | 1) + bits.to_bytes(byte_count, "little")
+    return _LENGTH.pack(len(run)) + run + _encoded_required([value for value in values if value is not None], kind)
 
 
 def _page_head(count: int, size: int) -> bytes:
@@ -241,21 +243,23 @@ def rows(path: Path) -> Iterator[Row]:
             for (_, kind, _, repetition), (at, size) in zip(_COLUMNS, places, strict=True):
                 file.seek(at)
                 body = file.read(size)
-                columns.append(_all(body, 0, kind, count) if repetition == _REQUIRED else _some(body, kind, count))
+                is_required = repetition == _REQUIRED
+                columns.append(_required(body, 0, kind, count) if is_required else _optional(body, kind, count))
             for values in zip(*columns, strict=True):
                 record = SparkRecord(*values)
                 yield record.position, record
 
 
-def _some(body: bytes, kind: int, count: int) -> list[Any]:
-    """Decode a column that may have nulls: the inverse of `_optional`."""
+def _optional(body: bytes, kind: int, count: int) -> list[Any]:
+    """Decode a column that may have nulls: the inverse of `_encoded_optional`."""
     at = _LENGTH.size + _LENGTH.unpack_from(body)[0]
     bits = int.from_bytes(body[at - -(-count // 8) : at], "little")
-    found = iter(_all(body, at, kind, bits.bit_count()))
+    found = iter(_required(body, at, kind, bits.bit_count()))
     return [next(found) if bit == "1" else None for bit in reversed(f"{bits:0{count}b}")]
 
 
-def _all(body: bytes, at: int, kind: int, count: int) -> Iterable[Any]:
+def _required(body: bytes, at: int, kind: int, count: int) -> Iterable[Any]:
+    """Decode `count` values that are not null, from position `at` of `body`: the inverse of `_encoded_required`."""
     return _texts(body, at) if kind == _BYTE_ARRAY else struct.unpack_from(f"<{count}{_FORMATS[kind]}", body, at)
 
 

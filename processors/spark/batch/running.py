@@ -2,14 +2,14 @@
 
 When a JVM ends, nothing reports which record ended it. So the spans that are about to run are written into a file of
 the host's directory, and removed once they have run. A host that finds spans there knows that the session before ended
-while they ran. After the second such end the suspected records run in parts of their own, after all other shards. If
-the session ends again, the part that was running is cut into smaller parts. A single record over which the session has
-ended twice is to blame, if there is evidence (`poison`).
+while they ran. After the second such end these records are suspected. They are then run apart from all others, in small
+parts, after all other shards. If the session ends again, the part that was running is cut into smaller parts. If the
+session has ended twice while a single record ran alone, that record is to blame, if there is evidence (`poison`).
 
 A job that was cancelled because a task hung (`SessionHealth.watch`) counts as an end of the session, even if the
 session survived it.
 
-Most ends of a JVM have other reasons than a record. Then the session next ends over other records, and the records
+Most ends of a JVM have other reasons than a record. If so, other records run at the next end, and the records that were
 suspected first are no longer suspected.
 """
 

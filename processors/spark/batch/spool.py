@@ -130,6 +130,7 @@ class S3Spool(Spool):
         return known
 
     def _upload(self, path: Path) -> str:
+        """Copy a page to the bucket under a new key, and return the key."""
         copy = f"{self._mine}{uuid4().hex[:8]}-{path.name}"
         self._store.upload(copy, path)
         return copy

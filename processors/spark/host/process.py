@@ -25,7 +25,7 @@ from mld.processors.spark.settings import SparkSettings, load
 
 def main() -> NoReturn:
     """Run the host with the arguments `directory properties-file daemon-pid ready-fd`, which `attach` passes."""
-    directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    directory, file, daemon_pid, ready_fd = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     # A supervisor signals a whole group at once, but the daemon decides when its shards end. The JVM inherits this.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -37,7 +37,7 @@ def main() -> NoReturn:
         sweep()
         scratch = scratch_directory(daemon_pid)
         locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
-        status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
+        status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, ready_fd, file))
         del locks
     except FatalError as error:
         complain(str(error))
@@ -46,14 +46,15 @@ def main() -> NoReturn:
 
 
 async def _serve(
-    settings: SparkSettings, directory: Path, scratch: Path, daemon_pid: int, told: int, properties_file: str
+    settings: SparkSettings, directory: Path, scratch: Path, daemon_pid: int, ready_fd: int, properties_file: str
 ) -> int:
-    """Run the host on this event loop, report to `told` once it listens, and clean up after it."""
+    """Run the host on this event loop, write a byte to `ready_fd` once it listens, and clean up after it."""
     host = SessionHost(settings, directory, daemon_pid, start, properties_file, scratch)
 
     def listening() -> None:
-        os.write(told, b"+")
-        os.close(told)
+        """Report that the host listens. From then on, pass on what is printed through a child."""
+        os.write(ready_fd, b"+")
+        os.close(ready_fd)
         PrintedLines(asyncio.get_running_loop(), host.pass_on, settings.fit)
 
     try:

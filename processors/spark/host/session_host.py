@@ -184,6 +184,7 @@ class SessionHost:
     # --- children ----------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a child that has connected."""
         self._numbers += 1
         child = self._children[self._numbers] = ChildConnection(self, self._numbers, writer, self._settings.fit)
         await child.serve(reader)

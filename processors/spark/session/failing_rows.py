@@ -128,10 +128,10 @@ class FailingRows:
         finally:
             context.setLocalProperty(SEARCH, None)  # type: ignore[arg-type]
         raised = self._raised.value if self._raised is not None else ()
-        told = (str(one).split(" ", 2) for one in outcomes)
+        reports = (str(one).split(" ", 2) for one in outcomes)
         return [
             *(PartitionFailure(*one) for number, *one in raised if number == search),
-            *(PartitionFailure(int(at), None if row == "?" else int(row), text) for at, row, text in told),
+            *(PartitionFailure(int(at), None if row == "?" else int(row), text) for at, row, text in reports),
         ]
 
     def _replacement(self, function: UserDefinedFunction) -> UserDefinedFunction | None:
@@ -169,7 +169,7 @@ def telling(
     one row is left.
 
     The replacement is pickled by value, because executors need not have this module."""
-    told: set[int] = set()
+    reported: set[int] = set()
 
     def call(rows: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the function over some rows. If it raises during a search, find the rows by halves, and report them."""
@@ -187,7 +187,7 @@ def telling(
                 raise
             text = f"the function {name} raises an exception\n{format_exc()}"
         number, rows_max = map(int, search.split())
-        room = rows_max - len(told)
+        room = rows_max - len(reported)
         pandas: Any = import_module("pandas") if is_series else None
         if is_series and len(rows) > 1 and room >= 0:
             halves = []
@@ -197,8 +197,8 @@ def telling(
                 halves.append(call(*some[: 1 + len(args)], **named))
             return pandas.concat(halves, ignore_index=True)
         row = int(rows.iloc[0] if is_series else rows)
-        if row not in told and room >= 0:
-            told.add(row)
+        if row not in reported and room >= 0:
+            reported.add(row)
             if len(text) > 2 * TEXT_CHARS_MAX:
                 text = f"{text[:TEXT_CHARS_MAX]}\n{text[-TEXT_CHARS_MAX:]}"
             raised.add(((number, context.partitionId(), row if room else None, text),))

@@ -20,7 +20,7 @@ another Spark is replaced, because our keys decide.
 
 
 @contextmanager
-def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
+def passed_in_file(settings: Mapping[str, str], file: Path) -> Iterator[None]:
     """Write the settings into `file`, for the JVM that starts within this block, and remove the file afterwards."""
     file.unlink(missing_ok=True)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

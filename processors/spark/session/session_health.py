@@ -96,6 +96,7 @@ class SessionHealth:
         return [info for info in found if info and info.numActiveTasks]
 
     def _cancel(self, progress: list[tuple[int, int]]) -> None:
+        """Cancel the engine's jobs, and note the stages whose tasks hang."""
         self._hung = [stage for stage, _ in progress]
         self._session.sparkContext.cancelJobsWithTag(TAG)
 
@@ -111,7 +112,7 @@ class SessionHealth:
 
     def check(self) -> None:
         """Check quickly, without running a job, that the JVM and the session live and no streaming query has failed.
-        Raises TaskHangs if a job was cancelled because its tasks hung."""
+        Raises SessionGone if that is not so, and TaskHangs if a job was cancelled because its tasks hung."""
         process = jvm_of(self._session)
         try:
             if process is not None and process.poll() is not None:

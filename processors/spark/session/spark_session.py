@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mld import pip_install
 from mld.processors.spark.sentences import first_line
 from mld.processors.spark.session import class_archive, jvm_classes
-from mld.processors.spark.session.gateway import ARGUMENTS, FILE, told
+from mld.processors.spark.session.gateway import ARGUMENTS, FILE, passed_in_file
 from mld.processors.spark.session.lakehouse import DELTA, formats_of, lake_settings
 from mld.processors.spark.session.s3a import is_needed, s3a_settings
 from mld.processors.spark.session_errors import SessionError, SessionUnreachable
@@ -128,7 +128,7 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        with told(conf, scratch / FILE):
+        with passed_in_file(conf, scratch / FILE):
             SparkContext._ensure_initialized()
         session = builder.getOrCreate()
     except SessionError:

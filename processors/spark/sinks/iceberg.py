@@ -185,6 +185,7 @@ class IcebergSink(LakeSink):
         stage("staged")
 
         def appended() -> Published:
+            """Commit the files with the entry that follows the present head. Raises LostRace."""
             entry = self._entry_after(self._look(), batch, batch_id, layout=self._spec.format)
             self._commit(files, entry)
             return self._published(entry, sum(int(file.recordCount()) for file in files))
@@ -314,5 +315,6 @@ def _partition(given: str, columns: StructType) -> str:
     """Return a partition field for CREATE TABLE. `given` is a column, or a transform such as `bucket(4, id)`."""
     found = TRANSFORM.fullmatch(given)
     name = given if found is None else found["column"]
-    place = (place_of(columns, name) or (quoted(name), None))[0]
-    return place if found is None else f"{found['transform']}({found['number'] or ''} {place})"
+    known = place_of(columns, name)
+    identifier = quoted(name) if known is None else known[0]
+    return identifier if found is None else f"{found['transform']}({found['number'] or ''} {identifier})"

@@ -116,10 +116,8 @@ class LakeSink(AdmittedSink):
                 kind = kind_of(causes_of(error))
                 if kind is not ErrorKind.CONFLICT and (kind is not ErrorKind.SHAPE or is_shape):
                     raise failure(error, f"sink {self.name}: {doing}") from error
-                lost, is_shape = (
-                    error,
-                    kind is ErrorKind.SHAPE,
-                )  # tried again once, as the table may have changed meanwhile
+                lost = error
+                is_shape = kind is ErrorKind.SHAPE  # tried again once, as the table may have changed meanwhile
         why = f" ({first_line(lost)})" if lost else ""
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published{why}")
 

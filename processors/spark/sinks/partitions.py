@@ -44,8 +44,8 @@ def by_directories(
         value = F.col(place)
         named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
         why = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
-        is_none = (F.octet_length(named) > most) | value.contains("\0")
+        is_no_name = (F.octet_length(named) > most) | value.contains("\0")
         if written is None:
-            is_none |= value == OF_NULLS
-        frame = frame.where(F.when(is_none, F.raise_error(why)).otherwise(True))
+            is_no_name |= value == OF_NULLS
+        frame = frame.where(F.when(is_no_name, F.raise_error(why)).otherwise(True))
     return frame.hint("rebalance", *(place for place, _ in places.values()))
