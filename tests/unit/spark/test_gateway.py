@@ -37,7 +37,7 @@ def test_only_this_user_reads_the_file_and_it_goes_when_the_jvm_is_there(tmp_pat
     monkeypatch.setenv(ARGUMENTS, "--jars a.jar pyspark-shell")  # of another Spark
     (tmp_path / FILE).write_text("left behind by one that was killed")
     (tmp_path / FILE).chmod(0o666)
-    with pytest.raises(RuntimeError), gateway.told(CONF, tmp_path / FILE):
+    with pytest.raises(RuntimeError), gateway.passed_in_file(CONF, tmp_path / FILE):
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
         assert decoded((tmp_path / FILE).read_text()) == CONF
         assert shlex.split(os.environ[ARGUMENTS]) == [
