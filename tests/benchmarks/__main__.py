@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.benchmarks import gaps, parallel, restarts, schemas, start_up, unit, zygote
 from tests.benchmarks.path import __main__ as path
+from tests.benchmarks.path import peers
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
@@ -35,6 +36,8 @@ CHAINS = 3
 def main() -> int:
     if sys.argv[1:2] == ["path"]:  # has options of its own
         return path.main(sys.argv[2:])
+    if sys.argv[1:2] == ["peers"]:
+        return peers.main(sys.argv[2:])
     if any(word.startswith(("--java", "--beside")) for word in sys.argv[1:]):
         return path.main(["table", *sys.argv[1:]])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)

@@ -71,6 +71,7 @@ class Notes:
     initialized: set[str] = field(default_factory=set)
     delays_us: list[int] = field(default_factory=list)
     batches: int = 0
+    first_at: float = 0.0
     last_at: float = 0.0
     _read: int = 0
 
@@ -87,6 +88,7 @@ class Notes:
                     self.records[shard] = int(figure)
                     self.batches += 1
                     self.last_at = float(at)
+                    self.first_at = self.first_at or self.last_at
                 case "initialize":
                     self.initialized.add(shard)
                 case "delay":
