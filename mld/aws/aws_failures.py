@@ -52,6 +52,13 @@ def limit_words(client: BaseClient, error: Exception, took_s: float) -> str | No
     return f"no {limit}: {reason_of(error)}"
 
 
+def is_no_connection(error: Exception) -> bool:
+    """Return whether botocore could not connect: nobody is at the address, or nobody that can be trusted."""
+    from botocore.exceptions import ConnectionError
+
+    return isinstance(error, ConnectionError)
+
+
 def is_surprise(error: Exception) -> bool:
     """Return whether the error is unexpected in a call to AWS: it shows a defect, or that the machine has run out of
     resources.

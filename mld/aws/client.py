@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mld.aws.aws_failures import aws_failure, limit_words
+from mld.aws.aws_failures import aws_failure, is_no_connection, limit_words
 from mld.aws.botocore_answers import RAW_BODY
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.threads import GivenUpError, Workers
@@ -44,7 +44,7 @@ class BotoService:
     """One service client (Kinesis, DynamoDB). `threads_max` calls run in parallel; `name` is for threads and messages.
 
     `client_factory` runs in one of the threads, at `open` or at the first call. If it fails, the next call runs it
-    again.
+    again. `source_of` names for its client what leads to the address, see `address_source`.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class BotoService:
         *,
         threads_max: int,
         name: str,
+        source_of: Callable[[BaseClient], str] | None = None,
     ) -> None:
         self._client_factory = client_factory
+        self._source_of = source_of
         self._name = name
         self._threads = Workers(threads_max=threads_max, name=f"aws-{name}")
         self._client_lock = threading.Lock()
@@ -107,6 +109,11 @@ class BotoService:
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:
         """Return what `use` returns for the client. It runs in a thread and may block."""
         return await self._threads.run(lambda: use(self._made_client()))
+
+    def remedy(self) -> str:
+        """Return what to check if no connection comes, to be appended to the reason."""
+        client = self._client
+        return "" if client is None or self._source_of is None else f"; check {self._source_of(client)}"
 
     async def close(self) -> None:
         """End the threads. Queued calls are refused; calls under way get `CLOSE_TIMEOUT_S`. May be called again."""
@@ -165,6 +172,8 @@ class BotoService:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
             words = limit_words(self._made_client(), error, time.monotonic() - sent_s)
+            if is_no_connection(error):
+                words = f"{words or reason_of(error)}{self.remedy()}"
             failure = aws_failure(operation, error) if words is None else AwsUnreachableError(operation, words)
             if isinstance(failure, AwsUnreachableError):
                 self._forget_connections()

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mld import __version__
+from mld.aws.address_source import address_source
 from mld.aws.botocore_answers import limit_answers, limit_fetcher
 from mld.aws.botocore_data import AnyService, lean_data
 from mld.aws.botocore_time import correct_clock
@@ -155,6 +156,10 @@ class ClientFactory:
                    "credentials": resolved.provider, "took_ms": round((time.monotonic() - started_at) * 1000, 1)},
         )  # fmt: skip
         return client
+
+    def address_source(self, service: str, client: BaseClient, access: ClientSettings | None = None) -> str:
+        """Return what leads to the address of a client of this factory; see `mld.aws.address_source`."""
+        return address_source(service, client, access or self._access[service])
 
     def credentials_of(self, service: str) -> Credentials | None:
         """Return the credentials that the clients of `service` sign with; they renew themselves. None: requests go

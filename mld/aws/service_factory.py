@@ -4,6 +4,7 @@ to botocore.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from mld.aws.botocore_answers import keep_raw_body
@@ -50,7 +51,8 @@ def service_of(
             keep_raw_body(made, "GetRecords")
         return made
 
-    plain = BotoService(client, threads_max=threads_max, name=label)
+    source_of = partial(factory.address_source, name, access=access)
+    plain = BotoService(client, threads_max=threads_max, name=label, source_of=source_of)
     if calls_max is None:
         return plain
     from mld.aws.wire.client import WireService

@@ -32,8 +32,10 @@ def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
     return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
 
 
-async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> Diagnosis:
-    """Try to connect to `url`, or to the proxy (``host:port``) before it, and return the finding."""
+async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: str | None, source: str) -> Diagnosis:
+    """Try to connect to `url`, or to the proxy (``host:port``) before it, and return the finding. `source` leads to
+    that address.
+    """
     address = urlsplit(url)
     host, port = str(address.hostname), address.port or PORTS.get(address.scheme, 443)
     shown = f"{host}:{port}"
@@ -46,7 +48,7 @@ async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: s
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await asyncio.get_running_loop().getaddrinfo(host, port)
     except (OSError, TimeoutError, UnicodeError) as error:
-        remedy = "check the region and endpoint in the file, and the name server of this machine"
+        remedy = f"check {source}, and the name server of this machine"
         return fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)
     context = ssl.create_default_context(cafile=ca_bundle) if address.scheme == "https" and proxy is None else None
     try:
@@ -56,7 +58,7 @@ async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: s
         remedy = "check the clock; if a proxy intercepts TLS, name its certificate in AWS_CA_BUNDLE"
         return fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)
     except (OSError, TimeoutError) as error:
-        remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"
+        remedy = f"check {source}; then firewall, security group and VPC endpoint, or set a proxy"
         return fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)
     version = None if context is None else writer.get_extra_info("ssl_object").version()
     writer.close()

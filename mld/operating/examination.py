@@ -72,11 +72,13 @@ class Examination:
             await service.open()
             urls = await service.with_client(partial(endpoints_of, stream_arn=stream_arn))
             proxies, region = await service.with_client(lambda client: (proxies_of(client), client.meta.region_name))
+            source = await service.with_client(partial(self.factory.address_source, name))
             found = [self._credentials(name, label)]
             bundle = await asyncio.to_thread(self.factory.ca_bundle_of, name)
             for url in urls:
                 proxy = proxies(url)
-                one = await endpoint_finding(f"{label} endpoint", url, None if proxy is None else str(proxy), bundle)
+                through = None if proxy is None else str(proxy)
+                one = await endpoint_finding(f"{label} endpoint", url, through, bundle, source)
                 found.append(replace(one, words=f"{region}: {one.words}"))
             self.require(*found)
             yield service

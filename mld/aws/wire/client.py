@@ -341,7 +341,7 @@ class WireService:
             place.connection = await self._in_any_thread(connect, Connection.close)
         except OSError as error:
             limit = f" within {self._connect_timeout_s:g} s" if isinstance(error, TimeoutError) else ""
-            reason = f"cannot connect to {origin}{limit}: {type(error).__name__}: {error}"
+            reason = f"cannot connect to {origin}{limit}: {type(error).__name__}: {error}{self._plain.remedy()}"
             raise AwsUnreachableError(operation, reason) from error
         if self._workers.is_closed:
             place.drop()
