@@ -2,6 +2,8 @@
 
 The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only the
 file's owner may read it (0600). It never replaces another file. An act changes rows only after the file is on the disk.
+
+A file may be as large as a table: a restore has its rows in memory, but so had the export that read them.
 """
 
 from __future__ import annotations
@@ -24,8 +26,6 @@ FORMAT = "mld-rows"
 VERSION = 1
 LINE_BYTES_MAX = 8 * 1024 * 1024
 """A row of DynamoDB has at most 400 KB; escaped as JSON it may take a few times as much."""
-FILE_BYTES_MAX = 256 * 1024 * 1024
-"""A lease has some 2 KB, so this is a table of 100,000 of them. All rows are in memory when they are compared."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
@@ -156,7 +156,7 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a backup file. Raises BackupError if it cannot be read, or is of another kind."""
     try:
-        for line in lines_of(path, LINE_BYTES_MAX, FILE_BYTES_MAX):
+        for line in lines_of(path, LINE_BYTES_MAX):
             yield line.decode("ascii")
     except UnicodeDecodeError:
         raise BackupError(f"{path} is no file of `mld export`: it is not text") from None

@@ -68,6 +68,18 @@ def test_what_is_written_comes_back(tmp_path_factory: pytest.TempPathFactory, ro
     assert (header, list(read)) == (HEADER, rows)
 
 
+@pytest.mark.full
+def test_a_file_is_not_too_large_to_be_restored(tmp_path: Path) -> None:
+    """An export has no limit. There was one for files of more than 256 MiB, told when it was too late."""
+    path = tmp_path / "saved.jsonl"
+    rows = ({"leaseKey": {"S": "k" * (7 << 20)}} for _ in range(38))
+    written = write_backup(path, HEADER, rows)
+    assert path.stat().st_size > 260 << 20
+    _, read = read_backup(path)
+    assert sum(1 for _ in read) == written
+    path.unlink()
+
+
 @pytest.fixture
 def small_disk() -> Iterator[None]:
     """No file may be longer than 100 bytes."""
