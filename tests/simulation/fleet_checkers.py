@@ -49,16 +49,26 @@ class _Row:
 
 
 class FleetLedger:
-    """Raises `Violation`. `takes`: leases may be taken, as in 2.x, for the fleet is on its way from or to it."""
+    """Raises `Violation`. `takes`: leases may be taken, as in 2.x, for the fleet is on its way from or to it. `slow_s`:
+    how late an answer of DynamoDB can be.
+    """
 
     def __init__(
-        self, ledger: Ledger, now: Callable[[], float], failover_s: float, *, takes: bool, handoff_s: float = HANDOFF_S
+        self,
+        ledger: Ledger,
+        now: Callable[[], float],
+        failover_s: float,
+        *,
+        takes: bool,
+        handoff_s: float = HANDOFF_S,
+        slow_s: float = 0.0,
     ) -> None:
         self._ledger = ledger
         self._now = now
         self._failover_s = failover_s
         self._takes = takes
         self._handoff_s = handoff_s
+        self._slow_s = slow_s
         self._rows: dict[str, _Row] = {}
         self._by_hand: set[str] = set()
         self._locked: dict[str, float] = {}
@@ -158,7 +168,8 @@ class FleetLedger:
             return
         if row.learned_at is None:
             row.learned_at = self._now()
-        most = self._handoff_s + self._failover_s + HANDOFF_SLACK_S
+        # The last checkpoint may be on its way, and the hand-over comes after its answer.
+        most = self._handoff_s + self._failover_s + HANDOFF_SLACK_S + 2 * self._slow_s
         if self._now() - max(row.learned_at, self._ledger.paused_s.get(_worker(write.sender), 0.0)) > most:
             raise self._violation(10, f"{write.sender} still writes {key} {most:.0f} s after it was asked for it")
 

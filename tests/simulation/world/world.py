@@ -460,7 +460,10 @@ class World:
             self.dynamo.index_lag_max_s = plan.fleet.index_lag_max_s
         self.fleet_ledger: FleetLedger | None = None
         if plan.fleet is not None:
-            self.fleet_ledger = FleetLedger(self.ledger, self.now, plan.failover_s, takes=plan.fleet.takes)
+            slow_s = 0.0 if plan.slow is None else plan.slow.most_s
+            self.fleet_ledger = FleetLedger(
+                self.ledger, self.now, plan.failover_s, takes=plan.fleet.takes, slow_s=slow_s
+            )
             self.ledger.on_batch = self._batch_begins
         is_judged = plan.fleet is not None and not plan.fleet.takes and not self.ledger.has_twins
         self.liveness = Liveness(self) if is_judged else None
@@ -941,7 +944,9 @@ class World:
             if row is not None and row[name] == odd:
                 self.trace(f"{key} is mended by hand")
                 self.ledger.mended_at = self.now()
+                is_ended = name != "checkpoint" and row["checkpoint"]["S"] == SHARD_END
                 self.ledger.edited_by_hand(key)
+                self.ledger.shard(key).ended = is_ended
                 counter = {"N": str(int(row["leaseCounter"]["N"]) + 1000)}
                 self.dynamo.put_row(TABLE, {**row, name: before, "leaseCounter": counter})
 
