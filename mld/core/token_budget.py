@@ -1,4 +1,4 @@
-"""`TokenBudget`: how much of one kind of work others may cause in a time. Pure.
+"""`TokenBudget`: limits how much work of one kind producers can make a daemon do in a certain time. Pure.
 
 Producers decide what is in records, and so what records make a daemon do: calls of AWS, work of a decoder, lines of a
 log. Each such thing has a budget for each shard. A budget has `tokens`, which may be spent at once, and is full again

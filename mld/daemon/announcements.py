@@ -77,8 +77,8 @@ class Announcements:
     def _extend(self, now: float, phase: LifePhase) -> None:
         """Ask the service manager for more time during a start or a stop.
 
-        A start may take any time, because it gives up by itself. A stop that takes longer than it may must be hanging,
-        so no more time is asked for.
+        A start may take any time, because it gives up by itself. A stop that takes longer than the grace period and
+        `DRAIN_MARGIN_S` together counts as hanging: then no more time is asked for.
         """
         if phase is LifePhase.RUNNING or not _is_due(now, self._extended_at, EXTEND_PERIOD_S):
             return

@@ -52,9 +52,9 @@ class RoomWatch:
         self._leases_max = leases_max
         self._table = metrics.worker.table
         self._since: dict[str, float] = {}
-        """Since when each lease has been left to others."""
+        """Since when this worker has left each lease to others, for lack of room."""
         self._reported: set[str] = set()
-        """The leases that were logged."""
+        """The leases in the last line of the log about this."""
 
     def saw(self, left: Collection[str], now: float) -> None:
         """Note the leases that this worker has left to others at `now`, because it has no room."""

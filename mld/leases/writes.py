@@ -423,7 +423,9 @@ def _within(span: Span) -> Condition:
 
 
 def _raised(span: Span) -> tuple[list[tuple[str, Value]], tuple[tuple[str, Value], ...]]:
-    """Return (sets, adds) that raise the counter by one: by a SET if the counter is known exactly, else by an ADD."""
+    """Return (sets, adds) that raise the lease counter by one: by a SET if the value in the row is known exactly, else
+    by an ADD.
+    """
     if span.is_exact:
         return [(rows.COUNTER, _number(":next", span.over + 1))], ()
     return [], ((rows.COUNTER, ONE),)

@@ -67,7 +67,7 @@ class RenewalCounts(Operation, name="RenewAllLeases"):
     _ok: bool = field(init=False, default=True)
 
     def ticked(self, held: int, now: float) -> None:
-        """Begin to renew all leases, and count the renewals since the last tick."""
+        """Count the renewals since the last tick. Now the renewal of all `held` leases begins again."""
         if self._began_at is not None:
             self.all.note(self._ok, self._answered_at - self._began_at)
         self._began_at, self._answered_at, self._ok = now, now, True

@@ -56,7 +56,7 @@ class Scan:
 
     def expect_end(self) -> None:
         """Check that only white space follows."""
-        self.sees(COMMA)
+        self.sees(COMMA)  # called only to skip white space
         if self.at != len(self.body):
             self.fail("something follows")
 
@@ -89,7 +89,7 @@ class Scan:
         plain = _plain_name(self.body, self.at)
         if plain is not None:
             self.at = plain.end()
-            self.sees(QUOTE)
+            self.sees(QUOTE)  # called only to skip white space, as below
             return plain[1].decode()
         text = self.value()
         self.expect(COLON)
@@ -98,7 +98,7 @@ class Scan:
 
     def value(self) -> bytes:
         """Step over the value that begins here, and return its text."""
-        self.sees(QUOTE)
+        self.sees(QUOTE)  # called only to skip white space
         start = self.at
         self.skip_value()
         return self.body[start : self.at]

@@ -43,9 +43,10 @@ def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
     """
     found: dict[StreamShard, Gap] = {}
     for shard, wanted in preceding.items():
-        for one, upto in wanted.items():
-            if (one == shard or shard not in marks) and one in marks and fresh(upto, marks[one]):
-                found.setdefault(shard, (one, marks[one], upto))
+        for earlier, upto in wanted.items():
+            is_checked = earlier == shard or shard not in marks
+            if is_checked and earlier in marks and fresh(upto, marks[earlier]):
+                found.setdefault(shard, (earlier, marks[earlier], upto))
     return found
 
 

@@ -7,7 +7,7 @@ Rules: coordination#lease-weights. Differences from Java:
   there is no 0/0.
 * A worker without metrics is measured by its *share*: its weight in percent of the fair weight. The share also replaces
   a metric that is 0 on every worker, and so gives no information. A share has no operating range, only the threshold:
-  Java's range of 100 makes every worker slightly above the average a source, and so moves leases for ever.
+  in Java the range ends at 100, the fair share itself, so each worker slightly above it gives leases away, for ever.
 * A handoff under way already counts as load of its next owner and as relief of its old owner, so that it is not decided
   twice.
 * Only leases of open shards count towards `maxLeasesForWorker` (leases#load-of-a-worker); Java counts finished ones as

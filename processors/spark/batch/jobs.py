@@ -194,7 +194,7 @@ class Jobs:
                 bound_fences(moved, fenced)
                 log.info("%s", moved)
             failed = _first(errors, DataRefused) or _first(errors, JobFailed) or _first(errors, PipelineFailed)
-            cannot = next(
+            unavailable = next(  # an error of a sink or of the spool itself, whatever the records are
                 (error for error in errors if not isinstance(error, (Fenced, JobFailed, PipelineFailed))), None
             )
             if failed is not None:
@@ -206,14 +206,14 @@ class Jobs:
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
                     self._patience.pause(failures)
-            if cannot is not None:  # wait for this sink before a record is blamed: the record may fail there, too
+            if unavailable is not None:  # wait for this sink before a record is blamed: the record may fail there, too
                 waits += 1
-                self._patience.wait(cannot, waits)
+                self._patience.wait(unavailable, waits)
             if _first(errors, InputGone) is not None:
                 self._pipeline.read_again()
             for sink, _ in found:
                 self._destinations.reopen(sink)
-            if failed is not None and cannot is None and failures >= attempts_max:
+            if failed is not None and unavailable is None and failures >= attempts_max:
                 if isinstance(failed, DataRefused):
                     failed.sinks = frozenset(sink.name for sink, error in found if isinstance(error, DataRefused))
                 raise failed

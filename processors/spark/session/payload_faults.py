@@ -52,14 +52,16 @@ class MalformedShare:
         """
         if not seen:
             return None
-        own = min(seen, RECORDS_MIN)
-        before = min(self._seen, RECORDS_MIN - own)
-        every = own + before
-        bad = malformed * own / seen + (self._bad * before / self._seen if before else 0.0)
-        self._seen, self._bad = every, bad
-        if every < RECORDS_MIN or bad <= self._share_max * every or malformed <= self._share_max * seen:
+        # Where only a part of a batch is among the last hundred, the same part of its malformed records is counted.
+        of_new = min(seen, RECORDS_MIN)
+        of_old = min(self._seen, RECORDS_MIN - of_new)
+        counted = of_new + of_old
+        bad = malformed * of_new / seen + (self._bad * of_old / self._seen if of_old else 0.0)
+        self._seen, self._bad = counted, bad
+        is_allowed = bad <= self._share_max * counted or malformed <= self._share_max * seen
+        if counted < RECORDS_MIN or is_allowed:
             return None
-        counts = (malformed, seen) if seen >= RECORDS_MIN else (round(bad), round(every))
+        counts = (malformed, seen) if seen >= RECORDS_MIN else (round(bad), round(counted))
         return (
             f"{counts[0]} of the last {counts[1]} records are malformed, more than mld.spark.malformedShareMax = "
             f"{self._share_max:g} allows, so they are not put into the dead letter"
