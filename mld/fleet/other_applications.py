@@ -1,8 +1,9 @@
 """`refuse_living_others`: refuses to start if another application uses the lease table
 (coordination#other-applications).
 
-The reports show it: each has the stream that its worker reads, if that is only one. A report alone is no proof, because
-its worker may be dead. So the worker is watched, and the start is refused only if it renews a lease or reports again.
+Another application shows in the reports of its workers: a worker that reads only one stream reports that stream. A
+report alone is no proof, because its worker may be dead. So the worker is watched, and the start is refused only if the
+worker renews a lease or reports again.
 """
 
 from __future__ import annotations

@@ -371,8 +371,8 @@ class LeaseKeeper:
         return now + max(-FRESH_SHARE * self.renew_interval_s, answered_in_s - lasts_s)
 
     def _is_renewal_due(self, holding: Holding) -> bool:
-        """Return whether to renew a lease at this tick. It is not due if several writes are unanswered and the last of
-        them is recent.
+        """Return whether to renew a lease at this tick. If several writes are unanswered, it is due only if the last of
+        them is not recent and there are fewer than `OPEN_MAX`.
         """
         key = holding.lease.key
         newest_at, waiting = self._rows.newest_at(key), self._rows.waiting(key)

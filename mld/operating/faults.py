@@ -202,6 +202,7 @@ def of_shards(
     """
 
     def declare(judge: ShardJudge) -> ShardJudge:
+        """Declare the kind with a finder that finds nothing, and keep `judge` for `fault_of`."""
         kind(name, severity, meaning, first, runbook, alert=alert, hold_s=hold_s, of_setup=False)(lambda _: ())
         SHARD_JUDGES[name] = judge
         return judge

@@ -247,7 +247,9 @@ class LockElection(LeaderDecider):
         await self._act_on(seen, table)
 
     async def _act_on(self, seen: SeenLock, table: LockTable, *, may_claim: bool = True) -> None:
-        """Hold the lock if it is ours, claim it if it is free, else wait for its owner's next heartbeat or its end."""
+        """Hold the lock if it is ours; claim it if it is free; else do not look again until its owner's next heartbeat
+        is due, or the lock ends. `may_claim` is False after a claim that was refused.
+        """
         now = self.clock.monotonic()
         before = self._watched.value(LOCK_KEY)
         judged = lock.judge(seen, self._watched, self._ours, now)
@@ -257,7 +259,7 @@ class LockElection(LeaderDecider):
             if may_claim:
                 await self._claim(seen, table)
             else:
-                self._answer_no_for(UNKNOWN_RECHECK_S)  # one claim a check is enough, even if its winner has gone
+                self._answer_no_for(UNKNOWN_RECHECK_S)  # free again already; but one claim a check is enough
         else:
             if isinstance(seen, DamagedLock) and seen != before:
                 log.error(
