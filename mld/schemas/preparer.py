@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.consumer.record_budgets import RecordBudgets
@@ -133,11 +133,11 @@ class SchemaPreparer:
         for ahead in range(0, len(found), RECORDS_AHEAD):
             end = min(len(found), ahead + RECORDS_AHEAD)
             framed = {n: frame for n in range(ahead, end) if (frame := frame_in(found[n].framed)) is not None}
-            versions: Mapping[str, SchemaAnswer] = {}
+            versions: dict[str, SchemaAnswer] = {}
             if framed:
                 is_changed = True
                 began_s = self._clock.monotonic()
-                versions = await self._versions(framed.values(), budgets, wait_s)
+                versions |= await self._versions(framed.values(), budgets, wait_s)
                 wait_s -= self._clock.monotonic() - began_s
             # The records from `start` to `stop` are rewritten before other tasks of the event loop get their turn.
             start = ahead
@@ -147,7 +147,7 @@ class SchemaPreparer:
                     size += len(found[stop].framed.text)
                     stop += 1
                 if of_turn := {n: framed[n] for n in range(start, stop) if n in framed}:
-                    await self._unframe(found, of_turn, versions, budgets, total)
+                    await self._unframe(found, of_turn, framed.values(), versions, budgets, total)
                 total += sum(len(record.framed.text) for record in found[start:stop])
                 start = stop
                 await asyncio.sleep(0)
@@ -167,12 +167,16 @@ class SchemaPreparer:
         self,
         records: list[PlacedRecord],
         framed: Mapping[int, Frame],
-        versions: Mapping[str, SchemaAnswer],
+        ahead: Collection[Frame],
+        versions: dict[str, SchemaAnswer],
         budgets: RecordBudgets,
         before: int,
     ) -> None:
         """Take the schema frames off the records with the indexes in `framed`, in place. `before` is the number of
         bytes in the batch before the first of them.
+
+        `versions` are the answers for all frames in `ahead`, to which these belong. If a record has to wait, all are
+        asked for again, so that the turns after this one do not wait, too.
         """
         delay_s = RETRY_FIRST_S
         while True:
@@ -200,7 +204,7 @@ class SchemaPreparer:
             framed = failed
             await self._clock.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
-            versions = await self._versions(framed.values(), budgets, PAGE_LOOKUPS_S)
+            versions |= await self._versions(ahead, budgets, PAGE_LOOKUPS_S)
 
     async def _results_of(
         self,

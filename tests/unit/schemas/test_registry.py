@@ -25,7 +25,7 @@ from mld.schemas import preparer
 from mld.schemas.decoder_process import DecoderJob
 from mld.schemas.definition_files import DefinitionFiles
 from mld.schemas.frame import UndecodableError
-from mld.schemas.preparer import PAGE_LOOKUPS_S, SchemaPreparer
+from mld.schemas.preparer import PAGE_LOOKUPS_S, RETRY_FIRST_S, SchemaPreparer
 from mld.schemas.registry import KEPT_S, NEGATIVE_S, NO_ANSWER_S, VERSIONS_MAX, KeptVersion, SchemaRegistry
 from tests.twins.decoding import decode_here
 from tests.twins.streams import VirtualClock
@@ -264,6 +264,20 @@ async def test_a_batch_waits_until_its_schema_is_there(tmp_path: Path) -> None:
     await asyncio.sleep(3600)
     assert not waiting.done()
     waiting.cancel()
+
+
+@pytest.mark.parametrize("versions", [1, 10])
+@virtual
+async def test_a_page_waits_once_for_a_registry_that_answers_again(tmp_path: Path, versions: int) -> None:
+    """Its records are rewritten fifty at a time; each fifty waited for itself, with the answers of the outage."""
+    clock = VirtualClock()
+    silent = AwsUnreachableError("GetSchemaVersion", "gone")
+    found = preparer_of(ScriptedGlue(*[silent] * versions, ANSWER), tmp_path, clock, waits=True)
+    began = clock.monotonic()
+    datas = [framed(number * versions // 500) for number in range(500)]
+    after = records_in(await found.prepare(batch(*datas)))
+    assert not any("schemaError" in one for one in after)
+    assert clock.monotonic() - began == pytest.approx(RETRY_FIRST_S * (1 + 2 + 4 + 8))  # the first after NO_ANSWER_S
 
 
 @pytest.mark.parametrize("count", [1, 9, 40, 500])
