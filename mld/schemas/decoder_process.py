@@ -186,15 +186,19 @@ class DecoderProcess:
             running.cpu_s += answers.took_s
 
     async def _start(self) -> _RunningDecoder:
-        """Start a process, and connect to it by a socket pair."""
+        """Start a process, and connect to it by a socket pair. The process comes last: nothing after it can fail."""
         ours, its = socket.socketpair()
         with its:
             try:
-                process = _spawn(its.fileno())
-            except OSError:
+                reader, writer = await asyncio.open_connection(sock=ours)
+            except BaseException:
                 ours.close()
                 raise
-        reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                process = _spawn(its.fileno())
+            except BaseException:
+                writer.close()
+                raise
         self._running = _RunningDecoder(process, reader, writer, DecoderRequests())
         return self._running
 

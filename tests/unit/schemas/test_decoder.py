@@ -7,13 +7,16 @@ import io
 import json
 import os
 import signal
+import subprocess
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from mld.schemas import decoder_process
 from mld.schemas.decoder import MEMORY_BYTES_MAX, SCHEMAS_MAX, serve
 from mld.schemas.decoder_process import DecoderAnswers, DecoderJob, DecoderProcess, DecoderRequests
 from mld.schemas.frame import UndecodableError
@@ -93,6 +96,40 @@ def test_a_stop_in_the_middle_leaves_no_answer_for_the_next_record() -> None:
     answer = asyncio.run(run())
     assert isinstance(answer, bytes)
     assert b64decode(answer) == GOOD_JSON
+
+
+@pytest.mark.parametrize("failing", ["connection", "process"])
+def test_a_start_that_fails_leaves_no_process_and_no_connection(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    spawned: list[subprocess.Popen[bytes]] = []
+    spawn = decoder_process._spawn
+
+    def noted(connection: int) -> subprocess.Popen[bytes]:
+        if failing == "process":
+            raise OSError("no more processes")
+        spawned.append(spawn(connection))
+        return spawned[-1]
+
+    async def refused(**_: Any) -> NoReturn:
+        raise OSError("no more connections")
+
+    async def run() -> set[Path]:
+        before = set(Path("/proc/self/fd").iterdir())
+        decoder = DecoderProcess()
+        (answer,) = await decoder.decode([GOOD])
+        assert f"cannot be started: no more {'processes' if failing == 'process' else 'connections'}" in str(answer)
+        await asyncio.sleep(0)  # a transport closes in the next turn
+        return set(Path("/proc/self/fd").iterdir()) - before
+
+    monkeypatch.setattr(decoder_process, "_spawn", noted)
+    if failing == "connection":
+        monkeypatch.setattr(asyncio, "open_connection", refused)
+    try:
+        assert asyncio.run(run()) == set()
+        assert [one.pid for one in spawned if one.poll() is None] == []
+    finally:
+        for one in spawned:
+            one.kill()
+            one.wait()
 
 
 def test_the_process_has_no_secrets_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
