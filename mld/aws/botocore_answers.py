@@ -106,6 +106,9 @@ def keep_raw_body(client: BaseClient, operation: str) -> None:
     """
 
     def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+        """Move the body of a successful answer to where `BotoService.fetch` finds it, and leave an empty object for
+        botocore to parse.
+        """
         if response_dict["status_code"] < 300:
             customized_response_dict[RAW_BODY] = response_dict["body"]
             response_dict["body"] = b"{}"

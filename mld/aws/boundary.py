@@ -34,13 +34,13 @@ class Surprises:
     """Logs each kind of unexpected error once, with its traceback."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, type[BaseException]]] = set()
+        self._reported: set[tuple[str, type[BaseException]]] = set()
 
-    def tell(self, what: str, error: BaseException) -> None:
+    def report(self, what: str, error: BaseException) -> None:
         """Log that `error`, met in `what`, is treated as a call without an answer."""
-        if (what, type(error)) in self._told:
+        if (what, type(error)) in self._reported:
             return
-        self._told.add((what, type(error)))
+        self._reported.add((what, type(error)))
         log.error(
             "%s: %s; taken for a call without an answer",
             what,
@@ -78,7 +78,7 @@ def _guarded(
         except OUR_OWN:
             raise
         except Exception as error:
-            surprises.tell(what, error)
+            surprises.report(what, error)
             raise kind(f"{what}: {reason_of(error)}") from error
 
     return guarded

@@ -86,6 +86,7 @@ def _change(change: Mapping[str, Any]) -> str:
 
 
 def _map(values: Mapping[str, Any]) -> str:
+    """Return the JSON for a map of attribute values, in the order of Java's HashMap."""
     return "{" + ",".join(f"{_text(name)}:{_value(values[name])}" for name in in_java_order(values)) + "}"
 
 
@@ -107,6 +108,7 @@ def _value(value: Mapping[str, Any]) -> str:
 
 
 def _object(*pairs: tuple[str, str | None]) -> str:
+    """Return the JSON for an object with these texts, without those that are None."""
     return "{" + ",".join(f'"{name}":{_text(value)}' for name, value in pairs if value is not None) + "}"
 
 

@@ -147,7 +147,7 @@ class BotoService:
         except OUR_OWN:
             raise
         except Exception as error:
-            self._surprises.tell(operation, error)
+            self._surprises.report(operation, error)
             raise AwsUnreachableError(operation, reason_of(error)) from error
 
     def _made_client(self) -> BaseClient:
@@ -165,7 +165,7 @@ class BotoService:
             method = getattr(self._made_client(), botocore.xform_name(operation))
         except Exception as error:
             raise AwsUnreachableError(operation, f"no {self._name} client: {reason_of(error)}") from error
-        self._mind_silence()
+        self._drop_if_silent()
         call = object()
         sent_s = self._asked[call] = time.monotonic()
         try:
@@ -182,7 +182,7 @@ class BotoService:
             del self._asked[call]
         return answer
 
-    def _mind_silence(self) -> None:
+    def _drop_if_silent(self) -> None:
         """Drop the open connections if another call has waited for its answer for too long.
 
         The connection of that call may be dead, and so may all that were made before it was sent.
@@ -192,4 +192,5 @@ class BotoService:
             self._forget_connections()
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
+        """Make one attempt at the call, and return the result of `read` for the body of the answer."""
         return read(self._call_in_thread(operation, params)[RAW_BODY])

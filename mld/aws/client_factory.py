@@ -97,7 +97,7 @@ class ClientFactory:
         self._sessions: dict[CredentialsChain, Session] = {}
         self._instance_region: str | None = None
 
-    def access_beside_kinesis(self, region: str | None, endpoint_url: str | None) -> ClientSettings:
+    def access_as_kinesis(self, region: str | None, endpoint_url: str | None) -> ClientSettings:
         """Return the settings for a client of another service with the credentials of Kinesis.
 
         Without `region` it uses the region of Kinesis, and without `endpoint_url` the usual endpoint of the service.

@@ -60,7 +60,9 @@ class CountedService:
         self._name = name
         self._worker = worker
         self._keys: dict[tuple[str, str], str] = {}
+        """The name of the counter for each pair of an operation and a result other than OK."""
         self._ok_keys: dict[str, str] = {}
+        """The name of the counter of each operation's successful requests."""
 
     @property
     def can_stream(self) -> bool:
@@ -148,6 +150,7 @@ class CountedService:
         self._worker.requests.add(key)
 
     def _ok_key(self, operation: str) -> str:
+        """Return the name of the counter for successful requests of this operation, and remember it."""
         key = self._ok_keys[operation] = f"{self._name} {operation} {OK}"
         return key
 

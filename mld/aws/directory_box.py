@@ -23,6 +23,7 @@ class DirectoryBox:
         """Do nothing: the directory is made with the first letter."""
 
     async def put(self, letter: Letter) -> str:
+        """See `LetterBox.put`."""
         try:
             async with asyncio.timeout(PUT_TIMEOUT_S):
                 return await self._threads.run(lambda: self._write(letter))

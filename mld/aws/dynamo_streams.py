@@ -1,14 +1,15 @@
 """`DynamoDBStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
 
-Rules: retrieval#dynamodb-streams. It calls another API and answers in the terms of Kinesis: shards without hash keys of
-their own, pages of records in the form of Kinesis, and the children of a closed shard together with its last page. The
-only thing it retries is a listing that lacks the children of a closed shard. It never decides what an error means.
+Rules: retrieval#dynamodb-streams. It calls the API of DynamoDB Streams, and returns values in the terms of Kinesis:
+shards without hash keys of their own, pages of records in the form of Kinesis, and the children of a closed shard
+together with its last page. The only thing it retries is a listing that lacks the children of a closed shard. It never
+decides what an error means.
 
-DynamoDB does not say how far a page is from the tip, and a page in the middle of a shard may be empty. Only the age of
-the newest record of a page is known. After an empty page the lag is unknown (None). It becomes 0 once the shard was
-quiet for as long as `QUIET_PAGES` and `QUIET_S` say; if reading began at LATEST, it is 0 from the start. That is
-evidence, not proof. A reader goes on in any case, and reads a shard that has ended to its end, even if it has taken an
-earlier place for the tip.
+DynamoDB does not report how far a page is from the tip, and a page in the middle of a shard may be empty. Only the age
+of the newest record of a page is known. After an empty page the lag is unknown (None). Once as many pages as
+`QUIET_PAGES`, over a time of `QUIET_S`, have been empty, the lag counts as 0; if reading began at LATEST, it counts as
+0 from the start. That is evidence that the reader is at the tip, and no proof. A reader goes on in any case, and reads
+a shard that has ended to its end, even if it has taken an earlier place for the tip.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class ChangePlace:
         return cls(shard_id, token, float(since) if since else None, int(pages), float(start))
 
     def __str__(self) -> str:
+        """Return the place as text, for use as an iterator: shard, token, and between them the marks, if any is set."""
         if self.since_s is None and not self.quiet_pages:
             return f"{self.shard_id} {self.token}"
         since = "" if self.since_s is None else self.since_s
@@ -250,18 +252,18 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             following = answer.get("NextShardIterator") or None
             if not isinstance(following, str | None):
                 raise TypeError("an iterator that is no text")
-            beside: dict[str, Any] = {}
+            others: dict[str, Any] = {}  # the members of the page besides its records
             if answer["Records"]:
                 place = ChangePlace(place.shard_id, place.token, None if records else place.since_s)
                 age_s = wall_s - created_s(answer["Records"][-1])
-                beside["MillisBehindLatest"] = max(1, round(age_s * 1000))
+                others["MillisBehindLatest"] = max(1, round(age_s * 1000))
             else:
                 place = place.after_nothing(asked_at_s)
                 if place.is_tip(asked_at_s) or following is None:
-                    beside["MillisBehindLatest"] = 0
+                    others["MillisBehindLatest"] = 0
             if following is not None:
-                beside["NextShardIterator"] = str(replace(place, token=following))
-            end = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in beside.items())
+                others["NextShardIterator"] = str(replace(place, token=following))
+            end = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in others.items())
             return self._page_of(f'{{"Records":[{written}]{end}}}'.encode())
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise self._malformed("GetRecords", error) from error

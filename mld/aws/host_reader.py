@@ -68,6 +68,7 @@ class HostReader:
         self._threads.close()
 
     def _path(self, path: str) -> Path:
+        """Return where the absolute `path` is below the root."""
         return self._root / path.lstrip("/")
 
     async def _in_thread(self, path: str, work: Callable[[], T]) -> T:
@@ -89,6 +90,7 @@ class HostReader:
 
 
 def _beginning(path: Path) -> str:
+    """Return the first `FILE_BYTES_MAX` bytes of a file as text."""
     with path.open("rb") as file:
         return file.read(FILE_BYTES_MAX).decode("ascii", errors="replace")
 

@@ -111,13 +111,13 @@ class KeptCredentials(Credentials):
         self._spawn = spawn
         self._lock = threading.Lock()  # held for moments only
         self._under_way: list[_Renewal] = []
-        self._tried_s = float("-inf")
-        self._failure: str | None = None
+        self._tried_s = float("-inf")  # when the last renewal ended (epoch seconds)
+        self._failure: str | None = None  # why the present keys could not be renewed; None if no renewal has failed
         if botos._frozen_credentials is None:
             self._kept = self._fetched()
             self._tried_s = self._time.now()
         else:
-            self._kept = self._judged(botos._frozen_credentials, botos._expiry_time)
+            self._kept = self._with_times(botos._frozen_credentials, botos._expiry_time)
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """Return valid keys. If there are none, block for at most `RENEWAL_S_MAX`, and raise CredentialsExpiredError if
@@ -128,9 +128,9 @@ class KeptCredentials(Credentials):
         if known.expiry_s is None or now_s < known.renew_at_s:
             return known.keys
         if now_s < known.expiry_s:
-            self._renewal()
+            self._begin_renewal_if_due()
             return known.keys
-        return self._renewed(known)
+        return self._renewed_keys(known)
 
     @property
     def access_key(self) -> Any:  # type: ignore[override]
@@ -150,12 +150,13 @@ class KeptCredentials(Credentials):
 
     # --- renewing ----------------------------------------------------------------------------------------------------
 
-    def _renewal(self) -> _Renewal | None:
-        """Begin a renewal if it is due, and return the newest renewal that is under way; None if there is none: the
-        last one ended just now, or no thread can be started.
+    def _begin_renewal_if_due(self) -> _Renewal | None:
+        """Begin a renewal if one is due, and return the newest renewal that is under way. Return None if none is,
+        because the last one ended just now, or because no thread can be started.
 
-        A renewal is due if none is under way, or if the newest one hangs and there are not too many. A hang is noted
-        when nothing more can be begun, or when the renewal that hangs was to replace the present keys.
+        A renewal is due if none is under way, or if the newest one hangs and there are not too many; but not within
+        `PAUSE_S` of the end of the last one. A hang is noted if no more renewals may be begun, or if the renewal that
+        hangs was to replace the present keys.
         """
         with self._lock:
             now_s = self._time.now()
@@ -189,9 +190,9 @@ class KeptCredentials(Credentials):
                 self._tried_s = self._time.now()
             renewal.over.set()
 
-    def _renewed(self, expired: _Kept) -> ReadOnlyCredentials:
+    def _renewed_keys(self, expired: _Kept) -> ReadOnlyCredentials:
         """Return new keys in place of expired ones. Blocks. Raises CredentialsExpiredError."""
-        renewal = self._renewal()
+        renewal = self._begin_renewal_if_due()
         if renewal is not None and not renewal.over.wait(renewal.time_left_s(self._time.now())):
             self._note_hang()
         if self._kept is expired and self._failure is not None:
@@ -247,9 +248,9 @@ class KeptCredentials(Credentials):
             raise ValueError(f"the provider returned no {', '.join(missing)}")
         expiry = found["expiry_time"]
         keys = ReadOnlyCredentials(found["access_key"], found["secret_key"], found["token"], found.get("account_id"))
-        return self._judged(keys, None if expiry is None else parse_timestamp(expiry))
+        return self._with_times(keys, None if expiry is None else parse_timestamp(expiry))
 
-    def _judged(self, keys: ReadOnlyCredentials, expiry: datetime | None) -> _Kept:
+    def _with_times(self, keys: ReadOnlyCredentials, expiry: datetime | None) -> _Kept:
         """Return the keys with the times at which they expire and are to be renewed."""
         if expiry is None:
             return _Kept(keys, None, 0.0)
@@ -258,5 +259,6 @@ class KeptCredentials(Credentials):
 
 
 def _text_of(known: _Kept) -> str:
+    """Return as text when the keys expire."""
     assert known.expiry_s is not None, "only these are renewed"
     return f"{datetime.fromtimestamp(known.expiry_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -73,10 +73,12 @@ class StreamAdapter(Generic[ServiceT]):
         self._label = label
 
     async def _call(self, operation: str, params: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Make one call, and return the answer. Raises StreamError."""
         with stream_errors(self._label):
             return await self._service.call(operation, dict(params), timeout_s=timeout_s)
 
     def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
+        """Return the error for an answer that could not be read because of `error`."""
         what = str(error) if isinstance(error, MalformedBodyError) else f"{type(error).__name__}: {error}"
         return InvalidStreamResponseError(f"stream {self._label}: {operation}: the answer is not as documented: {what}")
 
@@ -157,6 +159,7 @@ class KinesisStreams(StreamAdapter[RawService]):
             raise self._malformed("GetRecords", error) from error
 
     def _stream(self) -> dict[str, Any]:
+        """Return the parameters that name the stream in a request."""
         return {"StreamName": self._label, **self._arn}
 
 
@@ -202,4 +205,5 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _millis(time: datetime) -> int:
+    """Return a time in epoch milliseconds, rounded half up."""
     return (time - _EPOCH + _HALF_MILLISECOND) // _MILLISECOND

@@ -29,8 +29,8 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
         case DeadLetterKind.S3:
             return BucketBox(_service(factory, "s3", None, None), place.name, place.prefix)
         case DeadLetterKind.KINESIS:
-            is_beside = place.region == settings.kinesis.region
-            endpoint = settings.kinesis.endpoint if is_beside else None
+            is_same_region = place.region == settings.kinesis.region
+            endpoint = settings.kinesis.endpoint if is_same_region else None
             return StreamBox(_service(factory, "kinesis", place.region, endpoint), place.name)
         case DeadLetterKind.SQS:
             parts = urlsplit(place.name)
@@ -38,5 +38,6 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
 
 
 def _service(factory: ClientFactory, name: str, region: str | None, endpoint: str | None) -> AwsService:
-    access = factory.access_beside_kinesis(region, endpoint)
+    """Return the service for a box, not open yet, with the credentials of Kinesis."""
+    access = factory.access_as_kinesis(region, endpoint)
     return service_of(factory, name, label="dead letters", threads_max=1, read_timeout_s=CALL_TIMEOUT_S, access=access)

@@ -106,13 +106,13 @@ class S3Bucket:
         self._encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
         self._sleep = sleep
         self._copy_bytes_max, self._part_bytes = copy_bytes_max, part_bytes
-        self._behind_s = 0.0
+        self._store_ahead_s = 0.0  # the time of the store minus that of this machine
         self.requests = 0
         """Number of requests sent so far."""
 
     def now_s(self) -> float:
         """Return the time of the store by its last answer; before the first answer, the time of this machine."""
-        return time.time() + self._behind_s
+        return time.time() + self._store_ahead_s
 
     # --- not retried -------------------------------------------------------------------------------------------------
 
@@ -136,6 +136,7 @@ class S3Bucket:
         """Write a file as an object by a multipart upload."""
 
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+            """Send the file part by part; yield the entry of each part."""
             with file.open("rb") as body:
                 number = 0
                 while data := body.read(min(self._part_bytes, UPLOADED_PART_BYTES_MAX)):
@@ -172,29 +173,31 @@ class S3Bucket:
         found = self._head(source)
         if found is None:
             raise SourceGone(f"copying {self._place(source)}: it is gone")
-        from_it = {
+        source_params = {
             "CopySource": {"Bucket": self.name, "Key": source},
             "CopySourceIfMatch": found["ETag"],
             **self._source_owner,
         }
         size = int(found["ContentLength"])
         if size > self._copy_bytes_max:
-            self.repeated(lambda: self._copy_in_parts(from_it, size, target))
+            self.repeated(lambda: self._copy_in_parts(source_params, size, target))
         else:
-            self.repeated(lambda: self._call("copy_object", from_it, self._encryption, Key=target))
+            self.repeated(lambda: self._call("copy_object", source_params, self._encryption, Key=target))
 
     def _head(self, key: str) -> Any:
+        """Return the answer to HeadObject; None if the object does not exist. Raises ObjectError."""
         return self.repeated(lambda: self._call("head_object", Key=key, missing=True))
 
-    def _copy_in_parts(self, from_it: Mapping[str, Any], size: int, target: str) -> None:
-        """Copy an object by a multipart upload. `from_it` names the source."""
+    def _copy_in_parts(self, source_params: Mapping[str, Any], size: int, target: str) -> None:
+        """Copy an object by a multipart upload. `source_params` are the parameters that name the source."""
 
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+            """Have the store copy the object part by part; yield the entry of each part."""
             for number, start in enumerate(range(0, size, self._part_bytes), 1):
                 end = min(start + self._part_bytes, size) - 1
                 answer = self._call(
                     "upload_part_copy",
-                    from_it,
+                    source_params,
                     upload,
                     Key=target,
                     PartNumber=number,
@@ -275,10 +278,11 @@ class S3Bucket:
             raise _translated(code, status, f"{doing}: {code or type(error).__name__}{message}", parameters) from error
         if date := answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"):
             with suppress(ValueError):
-                self._behind_s = parsedate_to_datetime(date).timestamp() - time.time()
+                self._store_ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
         return answer
 
     def _place(self, key: str) -> str:
+        """Return the URL of an object, for messages."""
         return f"s3://{self.name}/{key}"
 
 

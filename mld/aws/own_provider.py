@@ -27,6 +27,7 @@ def from_callable(target: str, arguments: tuple[str, ...]) -> Credentials:
     function = _imported(target)
 
     def fetch() -> dict[str, Any]:
+        """Call the function again, for new keys."""
         return _metadata(function(*arguments), target)
 
     first = function(*arguments)

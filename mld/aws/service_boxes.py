@@ -41,6 +41,7 @@ class BucketBox(ServiceBox):
         self._prefix = f"{prefix}/" if prefix else ""
 
     async def put(self, letter: Letter) -> str:
+        """See `LetterBox.put`."""
         key = f"{self._prefix}{'/'.join(map(file_name, letter.path))}/{letter.name}.json"
         params = {"Bucket": self._bucket, "Key": key, "Body": letter.body, "ContentType": "application/json"}
         await self._call("PutObject", params, letter)
@@ -55,6 +56,7 @@ class StreamBox(ServiceBox):
         self._arn = stream_arn
 
     async def put(self, letter: Letter) -> str:
+        """See `LetterBox.put`."""
         params = {"StreamARN": self._arn, "Data": letter.body, "PartitionKey": letter.shard_id}
         answer = await self._call("PutRecord", params, letter)
         return f"{self._arn} {answer.get('ShardId')} {answer.get('SequenceNumber')}"
@@ -68,6 +70,7 @@ class QueueBox(ServiceBox):
         self._url = url
 
     async def put(self, letter: Letter) -> str:
+        """See `LetterBox.put`."""
         params = {"QueueUrl": self._url, "MessageBody": letter.body.decode("ascii")}
         if self._url.endswith(".fifo"):
             identity = "/".join((*letter.path, letter.name))

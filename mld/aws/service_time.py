@@ -1,4 +1,4 @@
-"""`ServiceTime`: tells what time it is by AWS's clock, for signatures, the expiry of credentials, and stored times.
+"""`ServiceTime`: estimates the time of AWS's clock, for signatures, the expiry of credentials, and stored times.
 
 Every answer has the service's time in its `Date` header, in whole seconds. The difference that is measured is this time
 minus our monotonic clock. The header was written before the answer arrived, so the true difference is *at least* the
@@ -64,7 +64,8 @@ class ServiceTime:
         self._most_s = -math.inf
         """The largest difference that an answer has shown since `_since`."""
         self._since = 0.0
-        self._told_offset_s = 0.0
+        self._logged_offset_s = 0.0
+        """The error of this machine's clock that was logged last."""
         self.was_off = False
         """Whether this machine's clock was ever so far off that AWS would refuse signatures made by it."""
 
@@ -128,9 +129,9 @@ class ServiceTime:
         self._ahead_s = self._most_s = ahead_s
         self._since, self._doubted_s = now, None
         offset_s = self.offset_s
-        if abs(offset_s) < SKEW_MIN_S or abs(offset_s - self._told_offset_s) < SKEW_MIN_S:
+        if abs(offset_s) < SKEW_MIN_S or abs(offset_s - self._logged_offset_s) < SKEW_MIN_S:
             return
-        self._told_offset_s, self.was_off = offset_s, True
+        self._logged_offset_s, self.was_off = offset_s, True
         logger.warning(
             "the clock of this machine is %+.0f s off that of AWS: AWS's time is used instead; set the clock",
             -offset_s,

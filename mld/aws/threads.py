@@ -70,9 +70,11 @@ class Job:
         self._work = work
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        """The connection that the job waits for now."""
         self.given_up = False
         self.begun = False
         self.submitted_s = 0.0
+        """When the job was queued, by the clock of the loop."""
         self.leave: Callable[[Job], None] | None = None
         """Called on the loop when no thread has the job any more."""
         self.settled: asyncio.Future[None] | None = None
@@ -143,6 +145,7 @@ class Job:
                 self._at_end()
 
     def _drop(self, value: Any) -> None:
+        """Pass on a value that the caller does not take any more."""
         if self._unwanted is not None:
             self._unwanted(value)
 
@@ -156,7 +159,7 @@ class Workers:
         self._name = name
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting: deque[Job] = deque()  # the jobs in `_jobs`, in the same order; the first ones may have begun
-        self._look: asyncio.TimerHandle | None = None
+        self._queue_check: asyncio.TimerHandle | None = None
         self._open: set[Job] = set()  # jobs in the queue or in a thread
         self.threads = 0
         self.is_closed = False
@@ -183,8 +186,8 @@ class Workers:
         self._jobs.put(job)
         self._drop_begun()
         self._waiting.append(job)
-        if more and self.threads >= THREADS_AT_ONCE and self._look is None:
-            self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
+        if more and self.threads >= THREADS_AT_ONCE and self._queue_check is None:
+            self._queue_check = loop.call_later(self._wait_max_s, self._check_queue, loop)
         return job
 
     def close(self) -> list[asyncio.Future[None]]:
@@ -201,26 +204,27 @@ class Workers:
                 under_way.append(job.settled)
             elif not job.outcome.done():
                 job.outcome.set_exception(GivenUpError())
-        if self._look is not None:
-            self._look.cancel()
+        if self._queue_check is not None:
+            self._queue_check.cancel()
         for _ in range(self.threads):
             self._jobs.put(None)
         return under_way
 
-    def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_queue(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start a thread for each job that has waited too long, at most doubling the number of threads. While any job
         waits, call this again later.
         """
-        self._look = None
+        self._queue_check = None
         self._drop_begun()
         limit_s = loop.time() - self._wait_max_s
         late = sum(job.submitted_s <= limit_s and not job.begun for job in self._waiting)
         for _ in range(min(late, self.threads, self._threads_max - self.threads)):
             self._start_thread()
         if self._waiting and self.threads < self._threads_max:
-            self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
+            self._queue_check = loop.call_later(self._wait_max_s, self._check_queue, loop)
 
     def _drop_begun(self) -> None:
+        """Remove jobs that have begun from the front of `_waiting`."""
         while self._waiting and self._waiting[0].begun:
             self._waiting.popleft()
 
@@ -236,6 +240,7 @@ class Workers:
         self.threads += 1
 
     def _work(self) -> None:
+        """Run jobs one after the other, until None is in the queue. This is what a thread does."""
         while (job := self._jobs.get()) is not None:
             job.run()
             del job  # an idle thread must not keep a 10 MB answer alive

@@ -48,8 +48,8 @@ class SeenAggregates(Generic[T]):
         """The log field with the count: `aggregates` or `user_records`."""
         self.message = message
         self.aggregates = 0
-        self.count = 0
-        self.reported = 0
+        self.count = 0  # aggregates or user records, as `counted` says
+        self.reported = 0  # how many of `count` were logged
         self.example = ""  # describes the latest such aggregate
         self._last = -1  # the highest sequence number that was counted
 

@@ -106,6 +106,9 @@ class CheckpointRange:
         return self.first is not None and max(self.last, self.first) <= position <= end
 
     def _store(self, position: Position) -> Resolution:
+        """Return how to store a legal position: the last position of an ended shard as SHARD_END; no write if the row
+        has the position already.
+        """
         if position == self.end_sequence:
             position = SHARD_END
         return NoWrite() if position == self.last else Write(position)

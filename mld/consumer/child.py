@@ -66,6 +66,7 @@ class ChildCommand:
 
     command: Sequence[str]
     naming: StreamNaming | None = None
+    """Gives the variables that name the stream to the child; None if it needs none."""
 
 
 class PipeHost:
@@ -86,7 +87,7 @@ class PipeHost:
         logs_fields: bool = True,
         of_stream: Callable[[StreamLabel | None], ChildCommand] | None = None,
     ) -> None:
-        self._all = ChildCommand(list(command))
+        self._common = ChildCommand(list(command))
         self._of_stream = of_stream
         self._clock = clock
         self._stop_timeout_s = stop_timeout_s
@@ -95,12 +96,13 @@ class PipeHost:
         self._guard = ChildGuard()
 
     async def start(self, shard: ShardAddress) -> PipeChild:
+        """See `ProcessorHost.start`. A child is forked by the fork server if one runs, else the command is run."""
         stream = shard.stream
-        what = self._all if self._of_stream is None else self._of_stream(stream)
-        named = await what.naming.variables() if what.naming else {}
+        chosen = self._common if self._of_stream is None else self._of_stream(stream)
+        named = await chosen.naming.variables() if chosen.naming else {}
         inherited = {name: value for name, value in os.environ.items() if name not in OF_ONE_SHARD}
         environment = {**inherited, **self._environment, **named, **shard.variables()}
-        process = await fork(what.command, environment) or _spawn(what.command, environment)
+        process = await fork(chosen.command, environment) or _spawn(chosen.command, environment)
         child_log = ChildLogger(
             log,
             "child_stderr",
@@ -182,9 +184,9 @@ class PipeChild:
         self._sent: signal.Signals | None = None  # the last signal that we sent while the child still ran
         self._errors = LoggedLines()
         self._unlogged: deque[str] = deque()  # lines of stderr
-        self._is_logging_on = False  # whether `_log_on` is scheduled to log the rest of `_unlogged`
+        self._is_rest_scheduled = False  # whether `_log_rest` is scheduled to log the rest of `_unlogged`
         self._is_stderr_over = False
-        self._ending = False  # from then on nobody reads the child's lines, and all of them are logged
+        self._ending = False  # once True, nobody reads the child's lines any more, and all of them are logged
         assert process.stdin and process.stdout and process.stderr
         self._stdin = ChildInput(process.stdin)
         self._stdout = ChildOutput(process.stdout, self._stdout_bytes, self._stdout_eof)
@@ -213,9 +215,11 @@ class PipeChild:
         """See `ports.ChildProcess.begin_write`. Small pieces are written at once, without a task."""
         left = iter(pieces)
         for piece in left:
-            is_turn = not piece or len(piece) >= LARGE_PIECE_BYTES
-            rest = piece if is_turn else self._stdin.write_now(piece)
-            if is_turn or rest:
+            needs_task = (
+                not piece or len(piece) >= LARGE_PIECE_BYTES
+            )  # before such a piece `write` lets other tasks run
+            rest = piece if needs_task else self._stdin.write_now(piece)
+            if needs_task or rest:
                 return asyncio.ensure_future(self.write(chain((rest,), left)))
         return None
 
@@ -270,6 +274,7 @@ class PipeChild:
         self._line_ready.set()
 
     def _add_lines(self, lines: Iterable[str]) -> None:
+        """Queue lines of stdout, and wake the caller of `read_line`."""
         self._lines.extend(lines)
         if self._lines:
             self._line_ready.set()
@@ -277,17 +282,19 @@ class PipeChild:
     # --- stderr ------------------------------------------------------------------------------------------------------
 
     def _stderr_bytes(self, data: bytes) -> None:
+        """Split bytes of stderr into lines, and log them."""
         self._unlogged.extend(self._errors.feed(data))
         self._log_some()
 
     def _stderr_eof(self) -> None:
+        """Note that stderr has ended, and log its last line."""
         self._unlogged.extend(self._errors.eof())
         self._is_stderr_over = True
         self._log_some()
 
     def _log_some(self) -> None:
-        """Log some of the waiting lines of stderr, and the rest in later turns of the loop: one read may bring
-        thousands. stderr is read on when all are logged.
+        """Log some of the waiting lines of stderr, and the rest in later turns of the loop, because one read may bring
+        thousands. Reading of stderr is paused until all of them are logged.
         """
         characters = 0
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
@@ -299,17 +306,17 @@ class PipeChild:
                     break
         if self._unlogged:
             self._stderr.pause()
-            if not self._is_logging_on:
-                self._is_logging_on = True
-                asyncio.get_running_loop().call_soon(self._log_on)
+            if not self._is_rest_scheduled:
+                self._is_rest_scheduled = True
+                asyncio.get_running_loop().call_soon(self._log_rest)
         elif self._is_stderr_over:
             self._stderr_closed.set()
         else:
             self._stderr.resume()
 
-    def _log_on(self) -> None:
+    def _log_rest(self) -> None:
         """Continue to log waiting lines, in a later turn of the loop."""
-        self._is_logging_on = False
+        self._is_rest_scheduled = False
         self._log_some()
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -331,6 +338,7 @@ class PipeChild:
         return self._closed_status()
 
     async def kill(self) -> str:
+        """See `ChildProcess.kill`. Waits at most `KILL_WAIT_S`."""
         self._end_by(signal.SIGKILL)
         await self._gone_within(KILL_WAIT_S)
         return self._closed_status()
@@ -416,7 +424,9 @@ class PipeChild:
         self._exit_watch = stop
 
     async def _poll_exit(self) -> None:
-        """Look again and again whether the process has ended. Used where the system offers no watch for its exit."""
+        """Check at short intervals whether the process has exited, and then call `_on_exit`. Used where the system has
+        no pidfd.
+        """
         while self._process.poll() is None:
             await self._clock.sleep(EXIT_POLL_S)
         self._exit_watch = None
@@ -443,6 +453,7 @@ class PipeChild:
         self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._if_held, otherwise)
 
     def _if_held(self, otherwise: Callable[[], None]) -> None:
+        """Call `otherwise` if a grandchild still holds an output open. Lines that come from now on are ignored."""
         self._stdout_eof()  # the child has exited, and a grandchild must not answer in its place
         if self._stdout.is_open or self._stderr.is_open:
             otherwise()
@@ -455,6 +466,7 @@ class PipeChild:
             self._close_outputs()
 
     def _kill_group(self) -> None:
+        """Kill the grandchildren in the process group, and close our ends of the outputs."""
         self._signal_group(signal.SIGKILL)
         self._close_outputs()
 

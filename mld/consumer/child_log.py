@@ -56,6 +56,7 @@ _WORDED = re.compile(
 """Matches a line that names its level in capitals. Up to three words may precede the level: times, words that end in a
 colon, words in brackets."""
 _WORDED_CHARACTERS = 100
+# Matches the name of a field whose value is hidden, although the daemon's own settings have no secret of such a name.
 _TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNORECASE)
 
 

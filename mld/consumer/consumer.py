@@ -62,7 +62,7 @@ class ShardConsumer:
         self.key = held.lease.key
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
-        self.part = parts.metrics.begin(self.key, parts.clock.monotonic())
+        self.part = parts.metrics.begin(self.key, parts.clock.monotonic())  # the metrics of this shard
         if (status := held.lease.status) is not None:
             self.part.trend = Trend(status.trend or "", status.at_s)
         self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
@@ -131,7 +131,7 @@ class ShardConsumer:
                 )
 
     def _enter(self, state: ConsumerState) -> None:
-        """Change to `state`; log and report the change, if it is one."""
+        """Change to `state`. If that is a different state, log the change and report it to the shard's metrics."""
         if state is not self.state:
             log.debug("%s -> %s", self.state.value, state.value, extra=about("consumer_state", self.key))
             if state is ConsumerState.PARKED:
@@ -555,8 +555,11 @@ class ShardConsumer:
     async def _child_failed(
         self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """End the child that failed, or all children of the shard, and count the failure. `batch` is what the child was
-        working on, if anything; `before` is the position before that batch.
+        """End the child that failed, or all children of the shard, and count the failure.
+
+        `batch` is what the child was working on, if anything; `before` is the position before that batch. Without
+        `batch`, the records that several children had not answered count (`ShardProcessor.unanswered`), if there are
+        any.
         """
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"

@@ -111,7 +111,7 @@ class Failures:
             self._search = self._search.resumed(note.first, note.attempts)
 
     def moved(self, checkpoint: Position) -> None:
-        """Note that the processor has checkpointed."""
+        """Note that the processor has checkpointed: all counts begin again."""
         self._recover()
         self.count = self._here = self._level = 0
         self._asked_before = None
@@ -258,7 +258,7 @@ class Failures:
         return True
 
     def pause_s(self) -> float:
-        """Log and return the pause before the next start."""
+        """Return the seconds to pause before the next start, and log them."""
         pause_s = delay_s(self._settings, self._level, self._parts.rng)
         if self.count == 1:
             log.info("child restarts in %.1f s", pause_s, extra=about("child_restart", self._key, failures=1))

@@ -39,11 +39,12 @@ class Overdue:
         self._shard_id = shard_id
         self._child = child
         self._number = number
-        self._first_s = self._due_s = settings.warn_after_s
+        self._first_s = settings.warn_after_s  # age of a request at which to warn first
+        self._due_s = settings.warn_after_s  # age of the present request at which to warn next
         self._is_bounded = settings.reply_timeout_s is not None
         self._request: str | None = None
         self._holds: Holds = dict
-        self._began_s = self._heard_s = 0.0
+        self._began_s = self._heard_s = 0.0  # when the request began, and when the child last sent a message
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False
         """Whether a checkpoint of the child is being written to the table, so that the child waits for us."""
@@ -51,8 +52,8 @@ class Overdue:
         """The child's last line during this request that looks like a message but is not one."""
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Warn by these settings from now on. If there was a warning about the present request, it is not repeated
-        because of that.
+        """Warn by these settings from now on. A request that was already warned about is not warned about again because
+        the settings have changed.
         """
         was_warned, first_s = self._due_s != self._first_s, settings.warn_after_s
         self._is_bounded = settings.reply_timeout_s is not None
@@ -64,7 +65,7 @@ class Overdue:
         self._due_s = first_s
         self._forget_timer()
         if self._request is not None:
-            self._look_after(max(0.0, first_s - (self._clock.monotonic() - self._began_s)))
+            self._check_after(max(0.0, first_s - (self._clock.monotonic() - self._began_s)))
 
     def begin(self, request: str, holds: Holds) -> None:
         """Note that the child gets a request."""
@@ -72,7 +73,7 @@ class Overdue:
         self._began_s = self._heard_s = self._clock.monotonic()
         self._due_s = self._first_s
         if self._timer is None:
-            self._look_after(self._first_s)
+            self._check_after(self._first_s)
 
     def heard(self) -> None:
         """Note that the child has sent a valid message."""
@@ -94,10 +95,10 @@ class Overdue:
         if timer is not None:
             timer.cancel()
 
-    def _look_after(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+    def _check_after(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Warn if the request under way is due for a warning, and set the timer for the next check."""
         self._timer = None
         if self._request is None:
@@ -106,10 +107,12 @@ class Overdue:
         if running_s >= self._due_s - TIMER_SLACK_S:
             self._warn(self._request, running_s)
             self._due_s = next_warning_s(running_s)
-        self._look_after(self._due_s - running_s)
+        self._check_after(self._due_s - running_s)
 
     def _warn(self, request: str, running_s: float) -> None:
-        """Warn that a request runs for long: what the child does meanwhile, and which records it holds."""
+        """Warn that the child takes long over a request. The warning says what the child does, and which records it
+        has.
+        """
         silent_s = self._clock.monotonic() - self._heard_s
         held = dict(self._holds())
         if self.is_storing:

@@ -267,11 +267,12 @@ class ParallelProcessor:
     async def shard_ended(self, written: Written) -> None:
         """See `ShardProcessor.shard_ended`. Each child gets the action when it has answered its present batch."""
 
-        def has_it(lane: Lane) -> None:
+        def on_written(lane: Lane) -> None:
+            """Note that the action was written to this child, which may checkpoint the end of the shard from now on."""
             written()
             lane.range = lane.range.at_shard_end()
 
-        await self._last_action(lambda lane: lane.processor.shard_ended(partial(has_it, lane)))
+        await self._last_action(lambda lane: lane.processor.shard_ended(partial(on_written, lane)))
 
     def kill_soon(self) -> None:
         for lane in self._lanes:
@@ -326,7 +327,7 @@ class ParallelProcessor:
             line.feed(piece)
             await asyncio.sleep(0)
         self._turn, order, lag_ms = line.turn, line.order, batch.millis_behind_latest
-        first_of, last_of = line.first_of, line.last_of
+        first_of, last_of = line.first_of, line.last_of  # each child's first and last record
         if not line.is_ordered:
             order = await in_turns(in_order(order, by_position))
             first_of, last_of = {one[2]: one for one in reversed(order)}, {one[2]: one for one in order}
@@ -427,8 +428,8 @@ class ParallelProcessor:
             self._fail(lane, error)
 
     def _fail(self, lane: Lane, error: BaseException) -> None:
-        """Note the first failure of a child, and the unanswered records of all children; from now on no child gets
-        records.
+        """Note the first failure of a child; from now on no child gets records. If the child was working on records and
+        no checkpoint of it was refused, note the unanswered records of all children (`unanswered`).
         """
         if self.gone.done():
             return

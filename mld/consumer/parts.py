@@ -73,12 +73,14 @@ class Part(PlainBatch):
 
 
 class JoinedBatch(PlainBatch):
-    """Several batches of one page, joined into one. None of them has aggregates."""
+    """Several batches of one page, joined into one. None of them has aggregates. `last` is the one that reaches
+    furthest.
+    """
 
-    def __init__(self, parts: Sequence[ChildBatch], of: ChildBatch) -> None:
+    def __init__(self, parts: Sequence[ChildBatch], last: ChildBatch) -> None:
         self.parts = parts
-        self.largest = of.largest
-        self.millis_behind_latest = of.millis_behind_latest
+        self.largest = last.largest
+        self.millis_behind_latest = last.millis_behind_latest
 
     @property
     def data_bytes(self) -> int:

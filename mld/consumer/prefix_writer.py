@@ -32,18 +32,20 @@ class PrefixWriter:
         self._checkpoints = checkpoints
         self._clock = clock
         self._writing: asyncio.Task[None] | None = None
-        self._hurried = asyncio.Event()
+        self._hurried = asyncio.Event()  # set while `flush` waits
 
     def confirmed(self, child: int, position: Position) -> None:
         """Note a child's checkpoint, and start a write of the row if none is under way."""
         self._prefix.confirmed(child, position)
-        self._follow()
+        self._ensure_writing()
 
     async def flush(self) -> None:
-        """Wait until the row has the prefix, or until the lease is lost. Pauses before another try are short then."""
+        """Wait until the row has the prefix, or until the lease is lost. Meanwhile, a failed write is retried after
+        `STORE_INTERVAL_S`, without longer pauses.
+        """
         self._hurried.set()
         try:
-            if (writing := self._follow()) is not None:
+            if (writing := self._ensure_writing()) is not None:
                 await asyncio.wait({writing})
                 self._raise_bug()
         finally:
@@ -61,15 +63,17 @@ class PrefixWriter:
             self._writing.cancel()
             await asyncio.wait({self._writing})
 
-    def _follow(self) -> asyncio.Task[None] | None:
-        """Return the task that stores the checkpoints noted until now; None if nothing is stored any more."""
+    def _ensure_writing(self) -> asyncio.Task[None] | None:
+        """Return the task that stores all checkpoints noted until now; start it if none runs. Return None if nothing is
+        stored any more.
+        """
         self._raise_bug()
         if (self._writing is None or self._writing.done()) and not self.is_closed:
             self._writing = asyncio.create_task(self._write())
         return self._writing
 
     def _raise_bug(self) -> None:
-        """Raise in the consumer what the task that stores the prefix has raised: only a bug can end it so."""
+        """Raise the error that has ended the writing task, so that the consumer sees it. Only a bug can cause one."""
         if self._writing is not None and self._writing.done() and not self._writing.cancelled():
             self._writing.result()
 

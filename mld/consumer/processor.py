@@ -109,8 +109,9 @@ class Processor:
         self._killing: asyncio.Future[str] | None = None
         """The kill that `kill_soon` has begun."""
         self._noted = 0
-        """How many lines were handled since other tasks last ran, and their characters."""
+        """How many lines other than statuses were handled since other tasks last ran."""
         self._noted_characters = 0
+        """The characters of these lines."""
         self._turn = asyncio.Lock()  # held while lines are handled, and while an action begins
         self._action: ActionName | None = None
         """The action that waits for its status; None between actions."""
@@ -175,7 +176,7 @@ class Processor:
         await self._send_last(LeaseLost())
 
     async def _send_last(self, action: LeaseLost | ShardEnded, written: Written = _no_matter) -> None:
-        """Send the last action of a life, and measure how long the child takes to answer."""
+        """Send `leaseLost` or `shardEnded`, and measure how long the child takes to answer."""
         since = self._clock.monotonic()
         await self._send(action, written)
         self._metrics.shutdown.note(self._clock.monotonic() - since)
@@ -209,6 +210,7 @@ class Processor:
     async def _send(
         self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, written: Written = _no_matter
     ) -> None:
+        """Send an action without records, and wait until the child has answered. Raises ProcessorError."""
         await self._exchange(action.name, [codec.encode_action(action, self._dialect)], _always, written)
 
     async def _exchange(
@@ -230,7 +232,7 @@ class Processor:
             self._wait_for_child()
             if (error := await self._answered) is not None:
                 raise error
-            await self._line_read()
+            await self._until_line_read()
         finally:
             self._overdue.end()
             self._forget_timeout()
@@ -243,7 +245,7 @@ class Processor:
         """Begin to write a line to the child's stdin, and copy it to the protocol trace if somebody listens."""
         return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
-    async def _line_read(self) -> None:
+    async def _until_line_read(self) -> None:
         """Wait until the line of the action is in the pipe, because the next line must not be mixed with it."""
         if self._writing is not None and self._action is not None:
             await self._bounded_write(self._writing, self._action.value)
@@ -327,7 +329,7 @@ class Processor:
             finally:
                 self._overdue.is_storing = False
                 self._overdue.heard()
-        await self._line_read()
+        await self._until_line_read()
         replying = self._begin_write([self._conversation.reply(error)])
         if replying is not None:
             try:

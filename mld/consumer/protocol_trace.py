@@ -117,7 +117,7 @@ class ProtocolTrace:
                 yield piece
             is_whole = True
         finally:
-            self._tell_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
+            self._send_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
 
     def heard(self, line: str) -> None:
         """Copy a line of the child's stdout to the listeners: its beginning, and its length in characters."""
@@ -125,9 +125,9 @@ class ProtocolTrace:
         short = ShortLine()
         short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))
         short.size = len(line)
-        self._tell_short(self.listeners, at, FROM_CHILD, short, is_whole=len(line) <= LINE_CHARACTERS_MAX)
+        self._send_short(self.listeners, at, FROM_CHILD, short, is_whole=len(line) <= LINE_CHARACTERS_MAX)
 
-    def _tell_short(
+    def _send_short(
         self, listeners: Iterable[TraceListener], at: float, way: str, line: ShortLine, *, is_whole: bool
     ) -> None:
         """Send a shortened line to the listeners; `way` is its direction."""
@@ -153,6 +153,7 @@ class ProtocolTrace:
         self._note(f"child ended: {words}", "childEnded")
 
     def _note(self, words: str, event: str) -> None:
+        """Send an event of the child's life to the listeners, described by `words`."""
         words = words if self.number is None else f"{words} (child {self.number})"
         for listener in self.listeners:
             listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))

@@ -1,10 +1,10 @@
 """`RecordBudgets`: what the records of one shard may make this worker do, beyond their delivery.
 
-Rules: retrieval#budgets-for-what-records-ask-for. Whoever may put records into a stream decides what is in them. All
-that a record can make us call, compute, write or log besides its own delivery is a `RecordBudget` of its shard here, so
-that a producer can use up only what belongs to his shard. A budget that is used up never drops a record: what it was
-for is left out or comes later (`CONSEQUENCES`). That is logged once a minute, counted, an event, and a fault of the
-shard.
+Rules: retrieval#budgets-for-what-records-ask-for. Whoever may put records into a stream decides what is in them. So
+each shard has a `RecordBudget` for every kind of work that its records can cause besides their delivery: calls,
+computing, writing and logging. A producer can use up only the budgets of his own shards. No record is dropped because a
+budget is used up; only the work is left out, or comes later (`CONSEQUENCES`). Refused work is counted. Once a minute it
+is also logged, noted as an event, and shown as a fault of the shard.
 
 Budgets last as long as the consumer of the shard. They are constants: no ordinary stream comes near them.
 """
@@ -25,17 +25,19 @@ MINUTE_S = 60.0
 LOOKUPS = BudgetLimit("schema_lookups", 200, MINUTE_S)
 """Lookups of schema versions. As many versions as a worker keeps can be looked up within a minute."""
 LOOKUP_WITHOUT_RESULT = 10.0
-"""What a lookup costs that does not find its version. So 20 ids that do not exist are looked up a minute; a producer
-who makes up ids can make up any number of them, and all applications of an AWS account share the registry's quota.
+"""How many tokens a lookup costs if it does not find its version. So at most 20 ids that do not exist are looked up in
+a minute. A producer can make up any number of ids, and all applications of an AWS account share the registry's quota.
 """
 DECODING = BudgetLimit("decoding", 3, MINUTE_S)
-"""Seconds of CPU of the decoder, beyond what records of their size take. That is a twentieth of the decoder, which all
-shards share. A record may take 0.2 s, so that ten of them are tried at once; each takes a new process besides."""
+"""Seconds of CPU of the decoder, beyond what records of that size usually take: a twentieth of the decoder's time,
+because all shards share the decoder. A record may take 0.2 s, so ten of them can be tried one after the other; each
+also costs a new process."""
 WARNINGS = BudgetLimit("warnings", 10, MINUTE_S)
 """Lines of the log about single records. Ten show what is wrong; the log is for the other shards, too."""
 LETTERS = BudgetLimit("dead_letters", 60, MINUTE_S)
 """Dead letters. With the usual pause before a restart, a shard writes at most one every two seconds."""
-SAID = BudgetLimit("said", 1, MINUTE_S)
+REPORTS = BudgetLimit("said", 1, MINUTE_S)
+"""Reports that a budget is used up."""
 SPENT_SHOWN_S = 600.0
 """How long a budget that was used up is shown as a fault: longer than it takes somebody to look."""
 
@@ -52,7 +54,7 @@ class RecordBudget:
 
     def __init__(self, limit: BudgetLimit, shard: str, clock: Clock, metrics: ShardMetrics) -> None:
         self._budget = TokenBudget(limit)
-        self._said = TokenBudget(SAID)
+        self._reports = TokenBudget(REPORTS)
         self._shard = shard
         self._clock = clock
         self._metrics = metrics
@@ -77,12 +79,12 @@ class RecordBudget:
         return seconds
 
     def _report(self, now: float) -> None:
-        """Count a refusal, and say once a minute what follows from it."""
+        """Count a refusal. Once a minute, also log it, and note it as an event and a fault of the shard."""
         name = self._budget.limit.name
         self._metrics.budget_refusals.add(name)
-        if not self._said.allows(now):
+        if not self._reports.allows(now):
             return
-        self._said.charge(now)
+        self._reports.charge(now)
         words = f"the budget of {name} that records of a shard have is used up: {CONSEQUENCES[name]}"
         self._metrics.spent(name, words, self._clock.wall(), SPENT_SHOWN_S)
         self._metrics.events.note(EventKind.BUDGET, words, shard=self._shard)

@@ -115,5 +115,6 @@ class SafePrefix:
         return all(map(self._is_done, stretch.last_of.values()))
 
     def _is_done(self, record: SharedRecord) -> bool:
+        """Return whether the child that got the record has checkpointed it."""
         child = record[2]
         return child in self._ended or by_position(record) <= self._confirmed[child]

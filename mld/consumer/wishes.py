@@ -38,8 +38,10 @@ class Wishes:
         self.heed(lease, is_waiting=False)
 
     def heed(self, lease: Lease, *, is_waiting: bool) -> bool:
-        """Take over the requests in the row of `lease`; return whether to kill the child. `is_waiting`: the consumer
-        pauses before it starts the next child.
+        """Follow the requests in the row of `lease`; return whether to kill the child, because a new one is wanted.
+
+        `is_waiting`: the consumer pauses before it starts the next child. If the operator then wants more records left
+        out, the pause is cut short.
         """
         if (lease.paused is None) is not self._unpaused.is_set():
             self._on_pause(lease.paused is not None)

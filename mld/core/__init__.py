@@ -1,1 +1,1 @@
-"""What every room uses: time, errors, positions, names of streams, waits, and the port to a stream."""
+"""Code that all other packages use: time, errors, positions, names of streams, waits, and the port to a stream."""

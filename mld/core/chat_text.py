@@ -1,8 +1,8 @@
-"""Texts in a chat: what a chat would show as a mention or a link, or take for markup, is made plain.
+"""Makes texts plain for a chat: nothing in them is shown as a mention or a link, or taken for markup. Pure.
 
-A chat shows what `mld.notify` posts, and people act on it. Slack, Mattermost and Teams mark up texts in ways of their
-own, so nothing is escaped for one of them: each sign that any of them acts on is replaced by a lookalike, or gets a
-space without width. Pure.
+A chat shows the alerts that `mld.notify` posts, and people act on them. Slack, Mattermost and Teams mark up texts in
+ways of their own, so nothing is escaped for one of them: each character that any of them acts on is replaced by a
+lookalike, or is followed by a space without width.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WORDS_CHARACTERS_MAX = 300
 ZERO_WIDTH_SPACE = "\u200b"
 _LOOKALIKES = str.maketrans("<>&[]|`", "\u2039\u203a\uff06\uff3b\uff3d\u00a6\u2018")
 _ACTED_ON = re.compile(r"@|:(?=//)|(?<=www)\.", re.IGNORECASE)
-"""Matches what makes a mention, an address of mail, or a URL."""
+"""Matches the character that makes a text a mention, a mail address, or a URL."""
 _BARE_DOMAIN = re.compile(r"(?<=\w)\.(?=[^\W\d_]{2})")
 """Matches a dot before a word, as in `example.com`, which some chats show as a link."""
 
@@ -34,4 +34,5 @@ def foreign_chat_text(text: str, characters_max: int = WORDS_CHARACTERS_MAX) -> 
 
 
 def _apart(sign: re.Match[str]) -> str:
+    """Return the character that was found, followed by a space without width."""
     return sign[0] + ZERO_WIDTH_SPACE

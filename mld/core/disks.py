@@ -89,7 +89,7 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
 
 
 def _archive(words: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the directory that follows the archive processor in a command, if it runs that."""
+    """Yield the directory that the archive processor writes to, if the command runs that processor."""
     for word, following in pairwise(words):
         if word == ARCHIVE:
             yield "archive", following
@@ -140,7 +140,7 @@ def in_words(place: DiskPlace, room: DiskRoom) -> str | None:
 
 
 def _size(count: float) -> str:
-    """Return a number of bytes in words, such as `1.5 GB`."""
+    """Return a number of bytes as text, such as `1.5 GiB`."""
     unit = 0
     while count >= 1024 and unit < len(UNITS) - 1:
         count, unit = count / 1024, unit + 1

@@ -9,7 +9,8 @@ neither as failed nor as done.
 from __future__ import annotations
 
 AWS_WORDS_CHARS_MAX = 1_000
-"""Bound of a message and of a code of AWS. What answers may also be a proxy, with a whole page as the message."""
+"""Longest message, and longest code, that is kept of an error of AWS. A proxy may answer in place of AWS, with a whole
+page as the message."""
 
 
 class MldError(Exception):
@@ -170,7 +171,7 @@ class MetricsError(MldError):
         self.kind = kind
 
 
-# --- both ------------------------------------------------------------------------------------------------------------
+# --- the lease table and the stream ----------------------------------------------------------------------------------
 
 
 class UnexpectedError(TableUnavailableError, StreamUnavailableError):

@@ -33,8 +33,8 @@ def why_no_program(word: str) -> str | None:
 
 
 def why_no_option(words: Iterable[str], refused: str) -> str | None:
-    """Return a sentence about the first word that begins with `refused` and is an option of Java; None if no such word
-    is.
+    """Return a sentence about the first of `words` that begins with `refused` and is an option of Java; None if there
+    is no such word.
     """
     return next((remark for word in words if word.startswith(refused) and (remark := _remark_on(word))), None)
 

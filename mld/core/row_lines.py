@@ -1,7 +1,7 @@
-"""`RowLines`: how many log lines of one kind the rows of a table may cause.
+"""`RowLines`: limits how many log lines of one kind the rows of a table can cause.
 
-Whoever may write into the table can make up any number of rows, and new ones for each read. Some of each kind show what
-is wrong; the commands that read the table show the rest.
+Whoever may write into the table can make up any number of odd rows, and new ones for each read. A few log lines of each
+kind show what is wrong; the commands that read the table show all rows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from mld.core.token_budget import BudgetLimit, TokenBudget
 log = logging.getLogger(__name__)
 
 LINES = BudgetLimit("row_lines", 20, 60.0)
-"""A table with as many odd rows at once is one fault, not twenty."""
-SAID = BudgetLimit("said", 1, 60.0)
+"""Lines of one kind in a minute. A table that has so many odd rows at once has one fault, not twenty."""
+REPORTS = BudgetLimit("said", 1, 60.0)
+"""Lines that say that others are left out."""
 
 
 class RowLines:
@@ -25,16 +26,16 @@ class RowLines:
         self._kind = kind
         self._clock = clock
         self._lines = TokenBudget(LINES)
-        self._said = TokenBudget(SAID)
+        self._reports = TokenBudget(REPORTS)
 
     def may_log(self) -> bool:
-        """Return whether one more row may be logged now. If not, say once a minute that rows are left out."""
+        """Return whether one more row may be logged now. If not, log once a minute that rows are left out."""
         now = self._clock.monotonic()
         if self._lines.allows(now):
             self._lines.charge(now)
             return True
-        if self._said.allows(now):
-            self._said.charge(now)
+        if self._reports.allows(now):
+            self._reports.charge(now)
             log.warning(
                 "more than %d lines about %s within a minute; the others are left out, and mld doctor reads them all",
                 LINES.tokens,

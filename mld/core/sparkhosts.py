@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
 UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
-TOLD = (
+SHOWN_FIELDS = (
     *("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt"),
     *("uncommittedSince", "triggerSince", "counters"),
 )
@@ -51,9 +51,9 @@ def running(application: str) -> list[SparkHost]:
     return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
 
 
-def told(application: str) -> list[dict[str, Any]]:
+def shown(application: str) -> list[dict[str, Any]]:
     """Return, for each running host of this application, the fields that the status page shows."""
-    return [{name: host.about.get(name) for name in TOLD} for host in running(application)]
+    return [{name: host.about.get(name) for name in SHOWN_FIELDS} for host in running(application)]
 
 
 def figures(application: str, daemon_pid: int) -> SparkFigures | None:

@@ -98,4 +98,5 @@ def _is_shard(shard_id: str, name: str) -> bool:
 
 
 def _is_stream(stream: str | None, name: str) -> bool:
+    """Return whether `name` means this stream: it is the stream's identifier, or the name in it."""
     return stream is not None and name in (stream, stream.split(":")[1])

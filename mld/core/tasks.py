@@ -48,7 +48,7 @@ class TaskList(Generic[StateT]):
         self._clock = clock
         self._on_failure: OnFailure | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._wanted: tuple[Task[StateT], ...] = ()
+        self._wanted: tuple[Task[StateT], ...] = ()  # the tasks of the current state, except those that were ended
 
     async def enter(self, state: StateT) -> None:
         """Run exactly the tasks of this state, once `allow` was called. Returns when all other tasks have ended."""
@@ -88,6 +88,7 @@ class TaskList(Generic[StateT]):
             await asyncio.wait(others)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
+        """Report the failure of a task that has ended by itself, although it is still wanted."""
         if not task.cancelled() and task in self._running.values():
             assert self._on_failure is not None, "no task starts before it is allowed"
             self._on_failure(task.exception())

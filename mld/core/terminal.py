@@ -49,6 +49,7 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds in a text of the command line. For any other text, end the command with a usage error."""
         if isinstance(value, float):
             return value
         text = str(value).strip()
@@ -122,8 +123,8 @@ def leave_terminal() -> None:
 
 @cache
 def scrubber() -> Scrubber:
-    """Return what hides secrets in errors that this command prints: those of its properties file, and others by their
-    place.
+    """Return the object that hides secrets in what this command prints: the secrets of its properties file, and others
+    that are recognized by their place in a text, such as a password in a URL.
     """
     from mld.properties.scrubber import Scrubber
 
@@ -157,7 +158,7 @@ def say_what_is_logged() -> None:
 
 
 def complain(error: ConfigurationError) -> NoReturn:
-    """Print each problem and each warning on its own line and a hint how to see more, then exit with 2."""
+    """Print each problem and each warning on a line of its own, then a hint how to see more, and exit with 2."""
     click.echo("mld: the configuration cannot be used:", err=True)
     for problem in error.problems:
         click.echo(f"  {terminal_text(str(problem))}", err=True)

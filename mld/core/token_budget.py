@@ -1,8 +1,8 @@
 """`TokenBudget`: limits how much work of one kind producers can make a daemon do in a certain time. Pure.
 
 Producers decide what is in records, and so what records make a daemon do: calls of AWS, work of a decoder, lines of a
-log. Each such thing has a budget for each shard. A budget has `tokens`, which may be spent at once, and is full again
-after `period_s` in which nothing is spent. Times are monotonic seconds, passed in.
+log. Each kind of such work has a budget for each shard. A full budget has `tokens`, which may be spent at once. After
+`period_s` in which nothing is spent, an empty budget is full again. Times are monotonic seconds, passed in.
 
     1. ask `allows(now)` before the work: it is allowed while at least one token is left
     2. `charge(now, tokens)` what the work has cost, as soon as that is known
@@ -33,7 +33,7 @@ class TokenBudget:
 
     def __init__(self, limit: BudgetLimit) -> None:
         self.limit = limit
-        self._left = limit.tokens
+        self._left = limit.tokens  # the tokens that were left at the time `_at`
         self._at = -math.inf
 
     def left(self, now: float) -> float:

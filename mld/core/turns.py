@@ -12,7 +12,7 @@ from mld.core.steps import Steps
 T = TypeVar("T")
 
 PIECE_S = 0.001  # half of the 2 ms that one turn of the event loop may take
-CALLS_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has hardly more connections
+CALLS_CONCURRENT_MAX = 20  # then 10,000 new leases take some seconds; a client has hardly more connections than this
 
 
 async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
@@ -40,6 +40,7 @@ async def a_few_at_a_time(act: Callable[[T], Awaitable[None]], things: Sequence[
     waiting = iter(things)
 
     async def work() -> None:
+        """Call `act` with waiting things one after the other, until none is left."""
         for thing in waiting:
             await act(thing)
 

@@ -92,7 +92,7 @@ class LazyTimer:
 
     def __init__(self, on_due: Callable[[], None]) -> None:
         self._on_due = on_due
-        self._due_s: float | None = None
+        self._due_s: float | None = None  # when the running wait takes too long; None if no wait runs
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, seconds: float) -> None:

@@ -54,7 +54,7 @@ class Announcements:
         """When the service manager was last told that the daemon is alive."""
         self._extended_at: float | None = None
         """When the service manager was last asked for more time in this phase."""
-        self._text, self._text_at = "", 0.0
+        self._text, self._text_at = "", 0.0  # the status that was sent last, and when
         self._is_late = False
         """Whether some loop makes no progress, as last announced."""
 
@@ -89,11 +89,13 @@ class Announcements:
         self._extended_at = now
 
     def _keep_alive(self, now: float) -> None:
+        """Send a sign of life if one is due, and the service manager expects any."""
         if self._manager.keepalive_s is not None and _is_due(now, self._alive_at, self._manager.keepalive_s):
             self._manager.alive()
             self._alive_at = now
 
     def _send_status(self, now: float, text: str, *, at_once: bool) -> None:
+        """Send a changed status; unless `at_once`, not sooner than `STATUS_PERIOD_S` after the last one."""
         if text != self._text and (at_once or now - self._text_at >= STATUS_PERIOD_S):
             self._manager.status(text)
             self._text, self._text_at = text, now
@@ -113,10 +115,12 @@ class Announcements:
 
 
 def _is_due(now: float, last: float | None, period_s: float) -> bool:
+    """Return whether `period_s` has passed since `last`; True if `last` is None."""
     return last is None or now - last >= period_s
 
 
 def _hanging(late: Sequence[LateLoop]) -> str:
+    """Return a text about the loops that make no progress, which names the first."""
     more = f" and {len(late) - 1} more" if len(late) > 1 else ""
     return f"no progress for {late[0].since_s:.0f} s: {late[0].name}{more}"
 
@@ -139,6 +143,7 @@ async def announcing(
         faulthandler.enable()  # the watchdog ends us by SIGABRT: then the log shows where each thread was
 
     def phase() -> LifePhase:
+        """Return the present phase of the worker's life."""
         if stop_asked.is_set():
             return LifePhase.STOPPING
         return LifePhase.RUNNING if initialized.is_set() else LifePhase.STARTING

@@ -53,7 +53,7 @@ class GroupMember:
     process stops (see `Membership`)."""
     is_begun: bool = False
     """Whether a process runs or is being started; it may notify us before `process` is set."""
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    notified: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first notification: the worker has read its properties file without an error."""
     is_ready: bool = False
     status: str = "starting"
@@ -129,7 +129,7 @@ class WorkerGroup:
         """
         first, *others = self.workers
         keeping = [asyncio.create_task(self._keep(first))]
-        notified = asyncio.create_task(first.told.wait())
+        notified = asyncio.create_task(first.notified.wait())
         await asyncio.wait([keeping[0], notified], return_when=asyncio.FIRST_COMPLETED)
         notified.cancel()
         keeping += [asyncio.create_task(self._keep(worker)) for worker in others if not self._stop.is_set()]
@@ -241,7 +241,7 @@ class WorkerGroup:
             return
         if not worker.is_begun:
             return  # the process that sent it has ended
-        worker.told.set()
+        worker.notified.set()
         worker.alive_at = time.monotonic()
         for line in datagram.split(b"\n"):
             if line == b"READY=1":
@@ -323,12 +323,14 @@ class WorkerGroup:
 
 
 def _send_news(worker: GroupMember, news: bytes) -> None:
+    """Send a line on the worker's lifeline, if its process runs."""
     if worker.lifeline is not None:
         with contextlib.suppress(OSError):  # that worker has ended as well, or does not read its lifeline
             worker.lifeline.send(news)
 
 
 def _send(worker: GroupMember, number: signal.Signals) -> None:
+    """Send a signal to the worker's process, if it runs."""
     if worker.process is not None:
         with contextlib.suppress(ProcessLookupError):
             worker.process.send_signal(number)

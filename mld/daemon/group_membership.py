@@ -81,6 +81,7 @@ async def hold_on(membership: Membership, on_ended: Callable[[str, float], None]
 
 
 def _pass_on(news: dict[str, Any], on_ended: Callable[[str, float], None]) -> None:
+    """Call `on_ended` if this line of the supervisor reports that a worker has ended; ignore other lines."""
     if "ended" in news:
         on_ended(news["ended"], news["until"])
 

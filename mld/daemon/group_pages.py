@@ -56,10 +56,12 @@ class GroupPages:
         return routes
 
     async def _first(self, question: Question) -> HttpAnswer:
+        """Return the answer of the first worker that is ready; if none is, that of the first worker."""
         running = [worker for worker in self._group.workers if worker.is_ready] or self._group.workers
         return await _of_worker(running[0], question.target, question)
 
     async def _live(self, question: Question) -> HttpAnswer:
+        """Answer the liveness probe: yes, unless a running worker answers no."""
         # A worker that has ended is being restarted: the group is alive.
         running = [worker for worker in self._group.workers if worker.process is not None and worker.is_ready]
         return probed(await why_not(running, question.target))

@@ -36,8 +36,10 @@ class OtherWorkers:
         return any(self._may_live(lease, now) for lease in owned)
 
     def _may_live(self, lease: Lease, now: float) -> bool:
+        """Return whether the row has changed, or was first seen with this owner, within the last lease duration."""
         return not self._rows.is_still(_of_owner(lease), now, self._lease_duration_s)
 
 
 def _of_owner(lease: Lease) -> tuple[str, str | None]:
+    """Return the key under which a row is kept: a lease that changes its owner begins anew."""
     return lease.key, lease.actual_owner

@@ -120,10 +120,14 @@ class _Daemon:
         self.schemas = registry_of(settings, self.factory, self.clock, self.metrics.worker)
 
     def _new_stream_client(self, settings: Settings, kind: StreamKind) -> CountedService:
+        """Make a client, not yet open, for streams of this kind. Other settings than the daemon's have another region
+        or other credentials.
+        """
         factory = self.factory if settings == self.settings else client_factory(settings)
         return stream_client(factory, self.metrics, kind)
 
     def _reload(self) -> None:
+        """Read the properties file again, at SIGHUP."""
         reload_worker(self.worker, self.request.reloader, self.manager, self.metrics, self.clock)
 
     def log_start(self) -> None:
@@ -144,6 +148,7 @@ class _Daemon:
         warn_without_init()
 
     def _clients(self) -> list[CountedService | LetterBox | StreamClients | RegistryPreparer]:
+        """Return everything that has to be opened before the worker is made, and closed after it."""
         optional = [one for one in (self.schemas, self.letters) if one is not None]
         return [self.streams, self.dynamo, *optional]
 
@@ -245,6 +250,7 @@ async def _in_group(membership: Membership | None, worker: Worker) -> AsyncItera
         return
 
     def on_ended(member: str, until: float) -> None:
+        """Have the fleet take the leases of a member that has ended."""
         log.info("worker %s has ended", member, extra={"action": "sibling_ended", "worker": member})
         worker.fleet.ended(member, until)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 
-SWITCH_INTERVAL_S = 0.002  # how often a thread that reads a large body lets others run; 0.5 ms costs 1/8 more per GB
+SWITCH_INTERVAL_S = (
+    0.002  # how often a thread that reads a large body lets others run; with 0.5 ms, a GB costs 1/8 more
+)
 KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # about the largest answer; see `_keep_freed_memory`
 COLLECT_EVERY = 50_000  # new objects between two collections: a page of 10,000 records must not start a dozen of them
 

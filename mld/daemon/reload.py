@@ -184,6 +184,7 @@ def reload_worker(
 
 
 def _changes(done: Reload) -> str:
+    """Return which keys a reload has changed, and which need a restart, as the end of a sentence."""
     taken = [f"changed: {', '.join(done.taken)}"] if done.taken else []
     waiting = [restart_words(done.waiting)] if done.waiting else []
     return "".join(f"; {words}" for words in taken + waiting)

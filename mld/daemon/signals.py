@@ -70,11 +70,14 @@ class StopSignals:
 
     def __init__(self, hang_up: HangUp, reload: Callable[[], None]) -> None:
         self._asked = asyncio.Event()
+        """Set at the first signal."""
         self._received: list[signal.Signals] = []
         self._first_at = 0.0
         """When the first signal came. One that follows at once is taken for an echo of it."""
         self._worker: Worker | RunUntilTip | None = None
+        """The worker that signals stop, once it runs."""
         self._running: asyncio.Future[bool] | None = None
+        """The run of this worker, which a second signal cancels."""
         loop = asyncio.get_running_loop()
         stops = [signal.SIGTERM, signal.SIGINT]
         match hang_up:

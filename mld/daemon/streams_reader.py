@@ -47,7 +47,7 @@ class StreamsReader:
         self._file = file
         self.scrub = scrub
         self._pause = pause
-        self._logged: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()  # the warnings, or the reason of a refusal, that were logged last
         self.on_look: Callable[[str, str | None], None] = lambda file, why: None
         """Called after each read of the file, with its path and the reason why it could not be used; None if it could.
         """

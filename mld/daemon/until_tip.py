@@ -83,13 +83,13 @@ class RunUntilTip:
         self._around = around
         self._catching_up = CatchingUp(clock.monotonic(), until_tip.time_max_s)
         self._others = OtherWorkers(settings.leases.duration_s)
-        self._end: CatchUpEnd | None = None
-        self._closed: frozenset[str] = frozenset()
-        self._delivered: Mapping[str, Position] = {}
-        self._failures_before = 0
+        self._end: CatchUpEnd | None = None  # how the run ends; None while it goes on
+        self._closed: frozenset[str] = frozenset()  # shards that get no more records, as last listed
+        self._delivered: Mapping[str, Position] = {}  # how far each shard was delivered when the worker was stopped
+        self._failures_before = 0  # restarts of children before the worker was stopped
         self._failure: str | None = None
-        self._due = asyncio.Event()
-        self._stopped = asyncio.Event()
+        self._due = asyncio.Event()  # set when a shard reaches the tip, or must reach it again
+        self._stopped = asyncio.Event()  # set when a signal asks for a stop
         metrics.on_tip = self._on_tip
 
     @property
@@ -187,6 +187,7 @@ class RunUntilTip:
     # --- meanwhile ----------------------------------------------------------------------------------------------------
 
     def _on_tip(self, key: str, is_reached: bool) -> None:
+        """Note whether a shard has reached the tip; a change makes `_watch` check whether the run may end."""
         if self._catching_up.tip(key, is_reached):
             self._due.set()
 

@@ -151,6 +151,7 @@ class Worker:
             await self._tasks.end(Until.CLOSED)
 
     def _on_task_ended(self, error: BaseException | None) -> None:
+        """Fail, because a task that should run until it is cancelled has ended."""
         log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
         self.signals.fail(f"internal error: {error!r}")
 
@@ -306,6 +307,7 @@ class Worker:
         self._changed.set()
 
     def _release(self, key: str, token: str) -> None:
+        """Give a lease away, in a task of its own."""
         releasing = asyncio.create_task(self.parts.keeper.give_away(key, token))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
@@ -394,6 +396,7 @@ class _Running:
         self._alarm: asyncio.Task[None] | None = None
 
     def end_by(self, clock: Clock, seconds: float) -> None:
+        """Cancel the consumer after `seconds`, unless it has ended by then. Further calls do nothing."""
         if self._alarm is None:
             self._alarm = asyncio.create_task(self._end_later(clock, seconds))
 

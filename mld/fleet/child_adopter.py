@@ -53,6 +53,7 @@ class ChildAdopter:
         self._adopting.cancel()
 
     async def _adopt(self, keys: Iterable[str]) -> None:
+        """Take the leases one after the other. A lease whose row cannot be read or written is left to the leader."""
         for key in keys:
             try:
                 async with self._one_by_one:
@@ -70,5 +71,6 @@ class ChildAdopter:
             await self.keeper.resumer.reacquire([row])
 
     def _has_room(self) -> bool:
+        """Return whether this worker may have another lease, besides those that it holds and those assigned to it."""
         held = loads_of(one.lease for one in self.keeper.held().values())
         return held[self.worker_id] + len(self.discovery.pending) < self.departure.room

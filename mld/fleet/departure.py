@@ -62,7 +62,7 @@ class Departure:
         self._receivers: dict[str, str] = {}
         """The chosen receiver of each lease, when the worker stops."""
         self._asking: dict[str, asyncio.Future[bool]] = {}
-        """The look-ups under way: whether a receiver may still get leases."""
+        """The requests under way, by receiver; the result is whether it may still get leases."""
         self._giving = BackgroundTasks()
         self._is_giving = False
         """Whether surplus leases are being given away."""
@@ -94,6 +94,7 @@ class Departure:
         return await asyncio.shield(self._asking[receiver])
 
     async def _ask(self, receiver: str) -> bool:
+        """Read the report of a receiver; return whether it may receive leases. An error counts as no."""
         try:
             return await contained(self.reports.may_receive(receiver), "looking for a receiver")
         except TableError as error:
@@ -113,11 +114,12 @@ class Departure:
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the worker that takes over each of these leases, by key. Raises TableError."""
         scan = (await self.views.newer_than(self.clock.monotonic())).scan
-        found = await self.reports.beside(scan)
+        found = await self.reports.all_reports(scan)
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         return self.membership.receivers(keys, scan.leases, found, now, wall_s, self.leases_max)
 
     async def _release_late_leases(self) -> None:
+        """Read all leases, and release those that this worker owns. Raises TableError."""
         for lease in (await self.stored.scan(consistent=True)).leases:
             if lease.actual_owner == self.worker_id and await self.stored.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
@@ -136,7 +138,7 @@ class Departure:
             words = "drained: %s" if self._is_drained else "no longer drained%s"
             action = "worker_drained" if self._is_drained else "worker_undrained"
             log.info(words, report.mld.get("drain", ""), extra={"action": action})
-        if not self._is_giving and (surplus := self._find()):
+        if not self._is_giving and (surplus := self._surplus()):
             self._is_giving = True
             self._giving.spawn(self._give_away(surplus))
 
@@ -146,7 +148,7 @@ class Departure:
         for asking in list(self._asking.values()):
             asking.cancel()
 
-    def _find(self) -> list[Lease]:
+    def _surplus(self) -> list[Lease]:
         """Return the leases above the limit. Leases of ended shards do not count, nor do those that are already being
         handed off.
 

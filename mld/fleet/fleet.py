@@ -241,7 +241,7 @@ class Fleet:
         return self.version is ClientVersion.V3X and self._migration.status is TableStatus.COMPLETE
 
     @property
-    def speaks(self) -> bool:
+    def raises_alerts(self) -> bool:
         """Whether this worker raises alerts: it leads, or is the first mld worker while a Java worker leads."""
         if self.leader.leader in self._membership.java:
             return self.worker_id == min(self._membership.possible_watchers)
@@ -308,18 +308,22 @@ class Fleet:
         await self._tasks.allow(on_failure)
 
     async def _report(self) -> None:
+        """Run the reporter, which exists whenever this task may run."""
         assert self._reporter is not None
         await self._reporter.run()
 
     async def _follow_version(self) -> None:
+        """Follow the mode of the fleet until it is final, and then do nothing until cancelled."""
         await self._versions.run(self._enter)
         await asyncio.Event().wait()  # nothing changes any more
 
     async def _keep_table(self) -> None:
+        """Restore the lease table whenever it is lost, until cancelled."""
         lost = LostTable(self.stored, self.clock, self.worker_id, self.on_lost_table, self.metrics)
         await lost.keep(self.settings.leases.duration_s)
 
     async def _watch_for_late_tables(self) -> None:
+        """Watch until a legacy coordinator table appears, and then do nothing until cancelled."""
         await self._migration.watch()
         await asyncio.Event().wait()
 
@@ -333,7 +337,7 @@ class Fleet:
         if not components.reporter:
             self._switch_reports(components)
         if not components.assigner:
-            await self._want(components)
+            await self._run_tasks_of(components)
         if components.index:
             await ensure_index(self._index)
         if components.reporter and self._started:
@@ -343,15 +347,17 @@ class Fleet:
             self._is_led_by_lock = components.assigner
         self._components = components
         self._switch_reports(components)
-        await self._want(components)
+        await self._run_tasks_of(components)
 
     def _switch_reports(self, components: Components) -> None:
+        """Have the reporter, if there is one, do what the mode requires. A worker that leaves changes nothing."""
         if self._reporter is not None and not self._leaving:
             self._reporter.switch(
                 Activity.REPORTING if components.reporter else Activity.SAMPLING if components.sampler else Activity.OFF
             )
 
-    async def _want(self, components: Components) -> None:
+    async def _run_tasks_of(self, components: Components) -> None:
+        """Start and end tasks, so that those of the mode run. A worker that leaves changes nothing."""
         if not self._leaving:
             await self._tasks.enter(components)
 
@@ -410,6 +416,7 @@ class Fleet:
         )
 
     def _on_leader_changed(self, leads: bool) -> None:
+        """Show in the metrics whether this worker leads; if it does, make it assign leases now."""
         self.metrics.worker.is_leader = leads
         if not leads:
             self.metrics.worker.table.forget_leadership()
@@ -423,12 +430,13 @@ class Fleet:
         now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * self.settings.fleet.report_period_s
         reporting = frozenset(
             report.worker
-            for report in await reports.beside(scan)
+            for report in await reports.all_reports(scan)
             if report.updated_at_s is not None and report.updated_at_s + believed_s > now
         )
         return FleetView(index is IndexStatus.ACTIVE, {lease.key: lease.owner for lease in scan.leases}, reporting)
 
     async def _owners(self) -> set[str]:
+        """Return the owners of leases, by a new read of the table. Raises TableError."""
         scan = (await self.visible.newer_than(self.clock.monotonic())).scan
         return {lease.owner for lease in scan.leases if lease.owner is not None}
 
@@ -444,13 +452,14 @@ class Fleet:
             worker_id=self.worker_id,
             version=mld.__version__,
             settings=self.settings.fleet,
-            told={"stream": self.settings.stream_name, "meter": meter, **self.place},
+            members={"stream": self.settings.stream_name, "meter": meter, **self.place},
             on_own_row=self._on_own_row,
             ends=self._membership.ends,
             metrics=self.metrics,
         )
 
     def _on_own_row(self, report: WorkerReport) -> None:
+        """Act on this worker's report as just written (`Departure.on_own_report`), except in 2.x or while leaving."""
         if not (self.takes_leases or self._leaving):
             self._departure.on_own_report(report)
 

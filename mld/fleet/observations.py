@@ -103,6 +103,7 @@ class Observations:
 
 
 def _shown(lease: Lease) -> tuple[int, str | None, str | None]:
+    """Return the parts of a row that show that its lease has moved."""
     return lease.counter, lease.actual_owner, lease.heartbeat
 
 

@@ -52,6 +52,7 @@ def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, le
     """
 
     def renewed_parts(lease: Lease) -> object:
+        """Return the parts of a row of which a renewal changes at least one."""
         return lease.counter, lease.heartbeat, lease.status
 
     seen = {lease.key: renewed_parts(lease) for lease in was if lease.actual_owner == before.worker}
@@ -73,7 +74,7 @@ async def refuse_living_others(
     a request.
     """
     rules = ReportRules.of(settings.fleet)
-    first = suspects(await stored.beside(scan), membership, clock.wall(), rules)
+    first = suspects(await stored.all_reports(scan), membership, clock.wall(), rules)
     if not first:
         return
     names = ", ".join(f"{one.worker} ({one.mld['stream']})" for one in first)
@@ -87,7 +88,7 @@ async def refuse_living_others(
     while before:
         await clock.sleep(settings.leases.duration_s / RENEWALS_PER_LEASE)
         seen = (await views.newer_than(clock.monotonic())).scan
-        now = {one.worker: one for one in newest_of_each(await stored.beside(seen)) if one.worker in before}
+        now = {one.worker: one for one in newest_of_each(await stored.all_reports(seen)) if one.worker in before}
         for worker, report in now.items():
             if shows_life(before[worker], scan.leases, report, seen.leases):
                 raise StartupError(other_application(worker, report.mld.get("stream", "?"), settings))

@@ -47,16 +47,17 @@ class LeaseDiscovery:
 
     def __post_init__(self) -> None:
         self._counts = self.metrics.worker.operations.discovery
-        self._discovered = 0
+        self._discovered = 0  # leases discovered since the last query of the index
         self._list_due = asyncio.Event()
         self._listed_at = self.clock.monotonic()
         """When the last query of the index ended."""
         self._shown_at = self.clock.monotonic()
         """When the failover watcher last passed on a scan of the whole table."""
         self._leads_alone = False
+        """See `saw_table`."""
         self._waiting: dict[str, None] = {}  # keys of rows to read, in order, each once
         self._has_waiting = asyncio.Event()
-        self._looking: set[str] = set()
+        self._looking: set[str] = set()  # keys of the rows that are being read now
         self._pending: dict[str, float] = {}  # rows that previous owners are finishing, and when to read each again
         self._pending_changed = asyncio.Event()
 
@@ -198,5 +199,6 @@ class LeaseDiscovery:
         self._look_again(lease.key)
 
     def _look_again(self, key: str) -> None:
+        """Have a row read again after `PENDING_POLL_S`."""
         self._pending[key] = self.clock.monotonic() + PENDING_POLL_S
         self._pending_changed.set()

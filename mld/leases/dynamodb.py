@@ -78,8 +78,11 @@ class DynamoLeaseTable:
         self._table_name = table_name
         self._scan_segments = scan_segments
         self._had_many_pages = False
+        """Whether a scan of the table, or of one segment, ever had several pages."""
         self._has_logged_no_batches = False
+        """Whether it was logged that BatchGetItem is forbidden."""
         self._size_segments = 1
+        """How many segments suit the size of the table, as last known; used until `_size_known_until`."""
         self._size_known_until = clock.monotonic()
         self._known: dict[str, Lease] = {}
         """The rows as last seen. A lost table is restored from them."""
@@ -104,6 +107,7 @@ class DynamoLeaseTable:
         return self._lost_since
 
     def _note_missing(self) -> None:
+        """Note that an answer shows that the table is missing. If it had rows before, it was lost."""
         if self._known and self._lost_since is None:
             self._lost_since = self._clock.monotonic()
 
@@ -216,6 +220,7 @@ class DynamoLeaseTable:
         return [row[rows.KEY]["S"] for row in rest]
 
     async def _get_into(self, key: str, found: _Found) -> None:
+        """Read one row, and add it to `found` if it exists."""
         if (row := await self._calls.get({rows.KEY: {"S": key}})) is not None:
             found.note(row)
 

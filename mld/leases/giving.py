@@ -99,6 +99,7 @@ class GivingAway:
         return answer
 
     def _note_move(self, holding: Holding, to: str, words: str) -> None:
+        """Add an event: the lease has gone to the worker `to`; `words` are the details."""
         self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
 
     async def _give(

@@ -150,6 +150,7 @@ class LeaseKeeper:
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
+        """Return whether the lease is ours under this token now; False while the holding is suspended."""
         holding = self._holding(key, token)
         return holding is not None and self._is_believed(holding)
 
@@ -573,10 +574,10 @@ class LeaseKeeper:
     def _note(self, holding: Holding, shown: RowShown) -> None:
         """Note the answer to a write of `holding`. If the lease has a newer holding, the answer counts for that.
 
-        A row older than the one that we know is no news; then it only confirms. If news shows that another worker had
-        the lease while the holding was suspended, the holding ends. If the write was accepted, the belief counts from
-        `counts_from` on; if the holding has expired meanwhile, the lease is adopted again, unless we are giving it
-        away.
+        If the answer shows a row that is older than the one that we know, it is used only to confirm the lease. If a
+        newer row shows that another worker had the lease while the holding was suspended, the holding ends. If the
+        write was accepted, the belief counts from `counts_from` on; if the holding has expired meanwhile, the lease is
+        adopted again, unless we are giving it away.
         """
         row = shown.row
         current = self._holdings.get(row.key, holding)
@@ -624,6 +625,7 @@ class LeaseKeeper:
         return holding
 
     def _is_believed(self, holding: Holding) -> bool:
+        """Return whether the lease is certainly ours: no other worker can have taken it yet."""
         return self.clock.monotonic() < holding.until
 
     def is_current(self, holding: Holding) -> bool:
@@ -674,6 +676,9 @@ class LeaseKeeper:
             self.on_change()
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
+        """Return how many seconds to wait after failed attempt number `attempt`. Return None if there must be no other
+        attempt: `attempts_max` (None: no limit) is reached, or the belief in the lease is about to end.
+        """
         if attempts_max is not None and attempt >= attempts_max:
             return None
         return retry_delay_s(attempt, holding.until - self.clock.monotonic(), self.rng)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
 INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
-SCAN_SPACING_S = 10.0  # Java's discovery period; so a fleet without the index reads no more than one in 2.x mode
+SCAN_SPACING_S = 10.0  # Java's discovery period; so a fleet without the index reads no more than a fleet in 2.x mode
 KEYS_PER_SLICE = 256  # keys processed before other tasks run; this takes well below 2 ms
 BUSY_CODES = (
     "ResourceInUseException",
@@ -50,10 +50,10 @@ class OwnerIndex:
     def __init__(self, calls: TableCalls, clock: Clock) -> None:
         self._calls = calls
         self._clock = clock
-        self._scanned: dict[str, tuple[str, ...]] | None = None
+        self._scanned: dict[str, tuple[str, ...]] | None = None  # the keys by owner in the last scan; None if it failed
         self._scan_due_at = clock.monotonic()
         self._scanning = asyncio.Lock()
-        self._logged_code: str | None = None
+        self._logged_code: str | None = None  # the code of the refusal that was logged last
 
     async def ensure(self) -> IndexStatus:
         """Create the index unless it exists, in whatever state; return its status. Raises TableError."""
@@ -115,11 +115,13 @@ class OwnerIndex:
         )
 
     async def _describe(self) -> dict[str, Any]:
+        """Return the table as DescribeTable shows it. Raises RefusedError if that is forbidden, and TableError."""
         answer = await self._calls.send("DescribeTable", {}, refusals=FORBIDDEN_CODES)
         table: dict[str, Any] = answer["Table"]
         return table
 
     async def _query(self, worker: str) -> tuple[str, ...]:
+        """Return the keys of a worker's leases from the index. Raises RefusedError if it cannot be used; TableError."""
         params = _QUERY | {"ExpressionAttributeValues": {":owner": {"S": worker}}}
         pages = self._calls.pages("Query", params, refusals=UNUSABLE_CODES)
         return tuple([row[rows.KEY]["S"] async for page in pages for row in page])
@@ -188,5 +190,6 @@ def status_in(table: Mapping[str, Any]) -> IndexStatus:
 
 
 def _find(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the index in a DescribeTable answer; None if the table has no such index."""
     indexes: list[Mapping[str, Any]] = table.get("GlobalSecondaryIndexes") or []
     return next((index for index in indexes if index["IndexName"] == INDEX_NAME), None)

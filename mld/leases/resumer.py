@@ -52,12 +52,13 @@ AGAIN_SHARE = 0.1
 """If a try is unanswered for this share of the lease duration, another one is sent. If an answer takes 0.8 of the
 duration, the resumed lease must be confirmed by another answer within the last fifth."""
 OLDEST_SHARE = 0.125
-"""Tries are also at least this share of the time apart for which the oldest write of the row has been unanswered. So in
-a minute of silence, after which writes are given up, there are never `OPEN_MAX` open ones, and the next try is sent
-soon after the table answers again. For leases of less than about 9 s the share is larger, see `oldest_share`."""
+"""The time between two tries is also at least this share of the time for which the oldest write of the row has been
+unanswered. A write is given up after a minute without an answer. So even in a minute of silence, fewer than `OPEN_MAX`
+writes are open, and the next try is sent soon after the table answers again. For leases of less than about 9 s the
+share is larger, see `oldest_share`."""
 SILENT_TRIES_MAX = 16
-"""Tries between the end of a lease and the time when its oldest write is given up. The rest of `OPEN_MAX` is for the
-renewals before that, and for leases of a second."""
+"""Most tries between the end of a lease and the time when its oldest write is given up. The rest of `OPEN_MAX` is for
+the renewals before the end, and for leases of only a second."""
 
 
 def oldest_share(lease_duration_s: float) -> float:
@@ -75,7 +76,7 @@ class _Tries:
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
-        self.is_held: bool | None = None
+        self.is_held: bool | None = None  # None until that is known
         self.failure: MldError | None = None
         """The error of the last renewal, until it is handled."""
         self.changed = asyncio.Event()
@@ -119,7 +120,7 @@ class Resumer:
 
     def __post_init__(self) -> None:
         self._lease_duration_s = self.settings.duration_s
-        self._under_way: set[str] = set()
+        self._under_way: set[str] = set()  # keys of the leases that are being resumed
         self._lapsed: dict[str, Lease] = {}
         """Lapsed leases by key, each as we last wrote its row."""
         self._contested: Stillness[str, int] = Stillness()
@@ -195,13 +196,16 @@ class Resumer:
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
+        """Return whether to resume a lease: its row names us, no twin seems to renew it, and this worker neither holds
+        nor resumes it yet.
+        """
         is_ours = lease.actual_owner == self.worker_id != lease.handoff_to  # a row that names us twice is refused
         is_free = not self.keeper.has(lease.key) and lease.key not in self._under_way
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
-        """Return whether a twin seems to renew the lease. If we took it then, we would take it from each other for
-        ever.
+        """Return whether a twin seems to renew the lease. If we took such a lease, the twin and we would take it from
+        each other for ever.
         """
         if lease.key not in self._contested:
             return False

@@ -73,7 +73,7 @@ STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND, CHILD = STATUS
 
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a larger exponent is damage
-INTEGER_MAX = 2**63 - 1  # a long, in Java; one more still has few enough digits for DynamoDB
+INTEGER_MAX = 2**63 - 1  # the highest `long` of Java; DynamoDB can also store this number plus one
 THROUGHPUT_KBPS_MAX = 1e9  # a terabyte a second; a larger or a negative value cannot be a measurement
 HASH_KEY_DIGITS_MAX = len(str(HASH_KEY_MAX))
 SHOWN_MAX = 100  # how many characters of a value a message shows; an attribute may have 400 KB
@@ -326,6 +326,7 @@ def _pending(row: Row) -> PendingCheckpoint | None:
 
 
 def _names(row: Row, name: str) -> frozenset[str]:
+    """Return an SS attribute; empty if it is absent or NULL. Raises ValueError if it has another type."""
     return frozenset(_typed(row, name, "SS", "a string set") or ())
 
 
@@ -452,6 +453,7 @@ def _records(found: Collection[str]) -> frozenset[str]:
 
 
 def _delivered(found: str) -> Position:
+    """Return the position in a text like `4903905/7`, in which a sub-sequence number may be missing."""
     sequence, _, sub = found.partition("/")
     return Position(sequence, integer(SUB_MAX)(sub) if sub else 0)
 
@@ -463,8 +465,8 @@ _LEFT_OUT = OwnAttribute(LEFT_OUT, "SS", _records, ["4903905", "4903905/7"])
 def _child_text(at_s: int, child: ChildFigures) -> str:
     """Return the figures of a child as the text of the attribute CHILD.
 
-    The text begins with the time of the status. A holder with an earlier version of mld leaves the attribute as it is,
-    and only by its time readers know that the figures are not that holder's.
+    The text begins with the time of the status. A holder with an earlier version of mld does not change this attribute.
+    Then its time differs from the status's time, which shows that the figures are those of an earlier holder.
     """
     rate = NO_FIGURE if child.records_per_s is None else f"{child.records_per_s:.1f}"
     busy = NO_FIGURE if child.busy_s is None else str(child.busy_s)
@@ -472,7 +474,7 @@ def _child_text(at_s: int, child: ChildFigures) -> str:
 
 
 def _child(text: str) -> tuple[int, ChildFigures]:
-    """Return the time and the figures in such a text. Raises ValueError if it is damaged."""
+    """Return the time and the figures in a text of `_child_text`. Raises ValueError if the text is damaged."""
     if (found := _CHILD_TEXT.fullmatch(text)) is None:
         raise ValueError("not four figures")
     at_s, rate, busy, restarts = found.groups()

@@ -62,6 +62,7 @@ class Slots:
         """While a new limit is being tried: the limit of the previous round, and how long requests took in that
         round."""
         self._rests = 1
+        """How long the next rest lasts, in multiples of the first rest."""
         self._rests_until = 0.0
         """When the limit may be raised again after the table was found busy; 0 if it was not found busy, or if the path
         is long."""
@@ -112,6 +113,7 @@ class Slots:
         elif took_s <= self._late_s:
             self._resize(max(self._size, self.room // 2))
         elif self._was_short and now >= self._rests_until:
+            # After a doubling that did not help, the table may just have become quicker: try half the limit first.
             is_doubtful = self._rests_until and self.room > self._size
             room = max(self._size, self.room // 2) if is_doubtful else min(self._room_max, self.room * 2)
             if room != self.room:

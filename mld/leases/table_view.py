@@ -49,6 +49,8 @@ class Views(Protocol):
 
 @dataclass(eq=False)
 class _TableRead:
+    """A read of the table that is under way."""
+
     began_at: float
     task: asyncio.Task[SeenTable]
 
@@ -62,7 +64,7 @@ class TableView:
         self._newest: SeenTable | None = None
         self._reading: _TableRead | None = None  # the read that began last, until it ends
         self._running = BackgroundTasks()
-        self._valid_from = -math.inf
+        self._valid_from = -math.inf  # views whose reads began earlier are of a table that is gone
         self._events: list[asyncio.Event] = []
 
     @property

@@ -36,7 +36,7 @@ from mld.leases.lease import Lease
 from mld.properties.settings import LeaseSettings
 
 VERY_OLD_LEASE_DURATIONS = 3
-LOT_BYTES = 8  # among 10,000 workers two hashes are equal once in 10^11 fleets; then the ids decide
+LOT_BYTES = 8  # of a worker id's hash; two of 10,000 workers have equal hashes in one of 10^11 fleets
 _KEY = attrgetter("key")
 
 

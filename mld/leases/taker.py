@@ -37,8 +37,8 @@ FAILED_PASS_RETRY_S = 1.0  # doubles up to the period, so that a failed scan doe
 TAKES_CONCURRENT_MAX = 10
 TAKE_ATTEMPTS_MAX = 3
 REFUSED_IN_A_ROW_MAX = 20
-"""A pass ends after this many consecutive refusals: others are taking the same leases and are ahead of us, and a
-refused write costs as much as any. If a tenth of the leases is still free, one pass in eight ends too early by this;
+"""A pass ends after this many consecutive refusals: other workers are taking the same leases and are ahead of us, and a
+refused write costs as much as any other. If a tenth of the leases is still free, this ends one pass in eight too early;
 then other workers take these leases."""
 
 NO_ROOM_PATIENCE_S = 60.0  # meanwhile another worker may take the leases, or may be starting
@@ -89,7 +89,7 @@ class LeaseTaker:
         self.worker_id, self.settings = self.keeper.worker_id, self.keeper.settings
         self._worker = self.keeper.metrics.worker
         self._takes = self._worker.operations.takes
-        self._taken = self._refused = 0
+        self._taken = self._refused = 0  # how many takes of the present pass succeeded, and how many were refused
         self._room = RoomWatch(self.settings.held_max, self.keeper.metrics)
         self._period_s = (self.settings.duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
@@ -219,6 +219,7 @@ class LeaseTaker:
         self._refused_in_a_row = 0
 
         async def take_waiting() -> None:
+            """Take waiting leases one after the other, until none is left or too many takes were refused."""
             while self._refused_in_a_row < REFUSED_IN_A_ROW_MAX and (choice := next(waiting, None)) is not None:
                 if (key := await self._take(choice)) is not None:
                     taken.append(key)

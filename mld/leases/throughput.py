@@ -21,6 +21,7 @@ class Throughput:
     def __init__(self, seed_kbps: float | None, interval_s: float) -> None:
         self._interval_s = interval_s
         self._average_kbps: float | None = None
+        # The previous holder's value counts as bytes of the first interval.
         self._bytes = round((seed_kbps or 0.0) * BYTES_PER_KB * interval_s)
         self._has_records = seed_kbps is not None
 

@@ -77,6 +77,8 @@ class Storing:
 
 @dataclass(eq=False, slots=True)
 class Holding:
+    """One uninterrupted possession of a lease, with what the keeper knows about it. Times are monotonic seconds."""
+
     lease: Lease
     token: str
     throughput: Throughput

@@ -131,6 +131,7 @@ def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
     assert lease.actual_owner is not None, "only an owned lease can be released"
 
     def again(row: Lease | None) -> bool | YesOrNo:
+        """Return the release with the owners in `row`; False if there is nothing to release, or no write is left."""
         other = judge_refused_release(lease, row)
         return False if other is None or writes_max <= 1 else release(other, writes_max=writes_max - 1)
 
@@ -371,6 +372,7 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
 
 
 def _refused_by_owners(lease: Lease, row: Lease | None) -> Refusal:
+    """Return the refusal of a write whose condition on the owners was not fulfilled."""
     if row is None:
         return Refusal("the row was deleted")
     return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}", row=row)
@@ -457,15 +459,19 @@ def _is_or_absent(attribute: str, name: str, seen: str | None) -> Condition:
 
 
 def _seen(lease: Lease) -> Condition:
+    """Return the condition that the row has the counter of `lease`."""
     return Condition.equal(rows.COUNTER, _number(":seen", lease.counter))
 
 
 def _next(lease: Lease) -> tuple[str, Value]:
+    """Return the SET of a counter that is one higher than that of `lease`."""
     return (rows.COUNTER, _number(":next", lease.counter + 1))
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Return the attribute that mld 0.2 wrote into rows that it did not renew; empty if the row lacks it."""
+    """Return the name of the attribute that mld 0.2 wrote into rows that it did not renew, so that it can be removed;
+    no name if the row lacks it.
+    """
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 
@@ -478,6 +484,7 @@ def _words(words: str) -> Value:
 
 
 def _owners(lease: Lease) -> str:
+    """Return the owners of a lease as text for a message."""
     if lease.checkpoint_owner is None:
         return lease.owner or "nobody"
     return f"{lease.checkpoint_owner} and next {lease.owner or 'nobody'}"

@@ -128,6 +128,7 @@ class FanOutReader(ShardReader):
 
     @property
     def _at(self) -> Course:
+        """How far this reader has come, once `start` was called."""
         assert self._course is not None
         return self._course
 
@@ -207,10 +208,10 @@ class FanOutReader(ShardReader):
         """Read events until the shard ends (return True) or the subscription is over (return False)."""
         while True:
             await self._until_room()
-            if self._clock.monotonic() >= self._say_again_s:
+            if self._clock.monotonic() >= self._promise_again_s:
                 self._goes_on_within(EVENT_S_MAX)
             self._renew_if_due()
-            page = await (self._next() if self._renewal is None else self._next_beside(self._renewal))
+            page = await (self._next() if self._renewal is None else self._next_during_renewal(self._renewal))
             if page is None:
                 if self._open is not None:
                     continue
@@ -244,10 +245,11 @@ class FanOutReader(ShardReader):
     # --- renewal -----------------------------------------------------------------------------------------------------
 
     def _renew_if_due(self) -> None:
+        """Begin to open the next subscription if its time has come and it is not being opened yet."""
         if self._renewal is None and self._clock.monotonic() >= self._renewal_due_s:
             self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
 
-    async def _next_beside(self, renewal: asyncio.Task[Opened]) -> Page | None:
+    async def _next_during_renewal(self, renewal: asyncio.Task[Opened]) -> Page | None:
         """Return the next event of the old subscription while a renewal is under way.
 
         Return None if the reader has changed to the new subscription, or if neither of them is open any more.
@@ -261,16 +263,16 @@ class FanOutReader(ShardReader):
             await asyncio.wait({reading}, timeout=IDLE_MAX_S)
             if not reading.done():
                 raise self._silence()
-            over = reading.exception()
-            if over is None and (page := reading.result()) is not None:
+            error = reading.exception()
+            if error is None and (page := reading.result()) is not None:
                 return page
-            await asyncio.wait({renewal})  # perhaps the new one ended the old one, but is not reported yet
+            await asyncio.wait({renewal})  # opening the new subscription may be what ended the old one
             if self._renewal is None or not self._renewed(renewal):
-                if over is None:
+                if error is None:
                     self._metrics.subscriptions.add("ended")
                 await self._close()
-                if over is not None:
-                    raise over
+                if error is not None:
+                    raise error
             return None
         finally:
             if not reading.done():
@@ -329,14 +331,14 @@ class FanOutReader(ShardReader):
             extra={"action": "subscription_failed", "shard": self.shard_id, "failures": self._at.failures},
         )
         if is_taken:
-            self._say_if_contested()
+            self._report_if_contested()
         if reaction is not SubscriptionReaction.ASK:
             return
         if await self._consumer_is_replaced() or not isinstance(error, StreamNotFoundError):
             return
         await self._report_missing()
 
-    def _say_if_contested(self) -> None:
+    def _report_if_contested(self) -> None:
         """Report it if another application takes the subscription over again and again. Each reader logs that once."""
         if not is_contested(self._at):
             return

@@ -1,10 +1,11 @@
 """`Losses`: finds out whether records were trimmed from the stream before they were read, and reports such a loss.
 
-Rule: retrieval#lost-to-retention. It begins when a reader finds that the record that it asked for is not there, or that
-the first record is later than it wanted (`starting_points`). Only then is the stream asked for its retention and its
-oldest record. The gap is harmless if the missing records would be younger than the retention. It is also harmless if
-the stream still has older records, because then the missing record never existed. The report of a loss names the
-records around the gap, and when they arrived; how many records are lost cannot be known.
+Rule: retrieval#lost-to-retention. A reader finds a gap if the record that it asked for is not there, or if the first
+record that it gets is later than the one that it wanted (`starting_points`). Only then is Kinesis asked for the
+retention of the stream and the oldest record of the shard. The gap is harmless if the missing records would be younger
+than the retention. It is also harmless if the shard still has older records, because then the missing record never
+existed. The report of a loss names the records around the gap, and when they arrived; how many records are lost cannot
+be known.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 RETENTION_MIN_S = 24 * 3600.0
 """The shortest retention that AWS allows."""
 RETENTION_SHARE = 0.95
-"""Younger records than this share of the retention are certainly kept, even if the clocks of workers differ."""
+"""Records that are younger than this share of the retention are certainly kept, even if the clocks of workers
+differ."""
 EVIDENCE_S = 10.0
 """Longest wait for the retention and the oldest record of the stream. Without them, the gap is reported as a loss."""
 
@@ -102,7 +104,7 @@ class Proofs:
     retention and oldest record.
     """
 
-    is_lack_said: bool = False
+    is_lack_logged: bool = False
 
 
 class Losses:
@@ -167,12 +169,12 @@ class Losses:
                 oldest = await contained(self._oldest(), "reading the oldest record", self._shard_id)
         except (MldError, TimeoutError) as error:
             logger.log(
-                logging.INFO if self._proofs.is_lack_said else logging.WARNING,
+                logging.INFO if self._proofs.is_lack_logged else logging.WARNING,
                 "cannot ask what was trimmed from shard %s, so that whatever may be lost is reported as lost: %s (`mld "
                 "iam-policy` prints the permissions that it takes)", self._shard_id, error or "no answer",
                 extra=about("retention_unknown", self._shard_id),
             )  # fmt: skip
-            self._proofs.is_lack_said = True
+            self._proofs.is_lack_logged = True
         return RETENTION_SHARE * kept_s, oldest
 
     async def _oldest(self) -> str | None:

@@ -26,7 +26,9 @@ ANSWER_S = 5.0
 
 
 class Placement:
-    """Answers for one stream. It asks AWS only when a shard of the worker needs the answer, and once for all shards."""
+    """Answers for one stream whether its records are placed by their keys. AWS is asked only when a shard of the worker
+    needs the answer, and once for all shards.
+    """
 
     def __init__(self, streams: Streams, clock: Clock) -> None:
         self._streams = streams

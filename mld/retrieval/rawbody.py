@@ -80,7 +80,7 @@ _strict_json = json.JSONDecoder(parse_constant=refuse_constant)
 class PageMaker:
     """Makes pages from bodies. Raises MalformedBodyError if a body is not as documented."""
 
-    going_on: str
+    iterator_name: str
     """Name of the member of the body that becomes `next_iterator` of the page."""
 
     def __call__(self, body: bytes) -> RawPage:
@@ -95,7 +95,7 @@ class PageMaker:
 
     def in_parts(self, part_bytes: int = PART_BYTES) -> BodyReader:
         """Make the reader of a body that comes in parts. It reads each time that `part_bytes` have come."""
-        return BodyReader(self.going_on, part_bytes)
+        return BodyReader(self.iterator_name, part_bytes)
 
 
 page_of = PageMaker("NextShardIterator")
@@ -110,13 +110,13 @@ class BodyReader:
     Of the parts that it has read, it keeps only the end of the text, from the place where reading stopped.
     """
 
-    def __init__(self, going_on: str, part_bytes: int) -> None:
-        self._going_on = going_on
+    def __init__(self, iterator_name: str, part_bytes: int) -> None:
+        self._iterator_name = iterator_name
         self._part_bytes = part_bytes
         self._parts: list[bytes] = []
-        self._waiting = 0
-        self._enough = part_bytes
-        self._found: dict[str, object] = {}
+        self._unread_bytes = 0  # of the parts that have come and were not read
+        self._read_from_bytes = part_bytes  # with this many unread bytes, reading goes on
+        self._members: dict[str, object] = {}  # the members of the body except the records
         self._records: _Records | None = None
 
     @property
@@ -127,16 +127,16 @@ class BodyReader:
     def feed(self, part: bytes) -> None:
         """Take the next part of the body. Never raises: if the part is wrong, `end` raises the error."""
         self._parts.append(part)
-        self._waiting += len(part)
-        if self._waiting < self._enough or (self._records is not None and self._records.is_over):
+        self._unread_bytes += len(part)
+        if self._unread_bytes < self._read_from_bytes or (self._records is not None and self._records.is_over):
             return
         scan = Scan(b"".join(self._parts))
-        with contextlib.suppress(*NOT_LEGAL):  # the text ends somewhere, or it is wrong: `end` finds out
+        with contextlib.suppress(*NOT_LEGAL):  # the text is cut off, or it is wrong: `end` finds out which
             self._read(scan, more=True)
         at = 0 if self._records is None else self._records.at
         rest = scan.body[at:]
-        self._parts, self._waiting = [rest], len(rest)
-        self._enough = len(rest) + self._part_bytes if at else 2 * len(rest)
+        self._parts, self._unread_bytes = [rest], len(rest)
+        self._read_from_bytes = len(rest) + self._part_bytes if at else 2 * len(rest)
 
     def end(self, last: bytes = b"") -> RawPage:
         """Return the page for the body, of which `last` is the last part. Raises MalformedBodyError."""
@@ -148,22 +148,22 @@ class BodyReader:
     def _page(self, last: bytes) -> RawPage:
         """Return the page for the body, of which `last` is the last part. Raises one of NOT_LEGAL."""
         if not self._parts and self._records is None and (found := _without_records(last)) is not None:
-            return RawPage((), Sequences(), False, *self._besides(found))
+            return RawPage((), Sequences(), False, *self._other_members(found))
         scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
         self._read(scan, more=False)
         scan.expect_end()
-        records, found = self._records, self._found
+        records, found = self._records, self._members
         if records is None or "Records" in found:
             raise ValueError("no array of Records")
-        return RawPage(tuple(records.pieces), records.sequences, records.bears_magic, *self._besides(found))
+        return RawPage(tuple(records.pieces), records.sequences, records.bears_magic, *self._other_members(found))
 
-    def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...]]:
+    def _other_members(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...]]:
         """Return the other members of the answer: (the next iterator or continuation, milliseconds behind the tip,
         child shards).
         """
         children = _typed(found.get("ChildShards"), list, "ChildShards") or []
         return (
-            _typed(found.get(self._going_on), str, self._going_on) or None,
+            _typed(found.get(self._iterator_name), str, self._iterator_name) or None,
             _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
             tuple([child_shard_of(item) for item in children]),
         )
@@ -183,8 +183,8 @@ class BodyReader:
                 self._records.read(scan, more=more)
                 if more:
                     return
-            elif name in ("Records", self._going_on, "MillisBehindLatest", "ChildShards"):
-                self._found[name] = json.loads(scan.value().decode())
+            elif name in ("Records", self._iterator_name, "MillisBehindLatest", "ChildShards"):
+                self._members[name] = json.loads(scan.value().decode())
             else:
                 scan.skip_value()
 
@@ -208,7 +208,7 @@ class _Records:
         self._odd: list[Columns] = []
         """Records that were read slowly and are not in a piece yet."""
         self._odd_bytes = 0
-        self._backslash = 0
+        self._backslash = 0  # the place of the next backslash, or the end of the text if there is none
 
     def read(self, scan: Scan, *, more: bool) -> None:
         """Go on reading up to the end of the array. Raises one of NOT_LEGAL if the text is wrong, or ends before the
@@ -260,7 +260,7 @@ class _Records:
             while start < limit:
                 end = find(b'"', start, plain_end)
                 found = to_plain(body, end)
-                if found is None:  # as it is if no quote was found, so that `end` is -1
+                if found is None:  # also if no quote was found, because `end` is -1 then
                     found = layout.to_any.match(body, end)
                     if found is not None:
                         self._look_at_payload(body, found.end())

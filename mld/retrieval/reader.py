@@ -114,8 +114,8 @@ class ShardReader(ABC):
         self.shard_id = shard_id
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._losses = Losses(source, streams, shard_id, shares.clock, self._metrics, shares.proofs)
-        self._promise = f"reader of {shard_id}"
-        self._say_again_s = -math.inf
+        self._promise = f"reader of {shard_id}"  # names this reader's promise to the liveness probe
+        self._promise_again_s = -math.inf
         self._clock = shares.clock
         self._rng = shares.rng
         self._budget = shares.budget
@@ -240,15 +240,15 @@ class ShardReader(ABC):
     def _goes_on_within(self, seconds: float) -> None:
         """Promise the liveness probe that whatever the reader does next ends within `seconds`, even if AWS is slow.
 
-        The promise need not be repeated before `_say_again_s`, unless more time is needed.
+        The promise must be repeated at `_promise_again_s`, or earlier if more time is needed.
         """
         now = self._clock.monotonic()
-        self._say_again_s = now + SAY_EVERY_S
+        self._promise_again_s = now + SAY_EVERY_S
         self._metrics.progress.step(self._promise, now, SAY_EVERY_S + seconds)
 
     def _waits_for_others(self) -> None:
         """Take back the promise: the reader waits for its consumer, or for something without a time limit."""
-        self._say_again_s = -math.inf
+        self._promise_again_s = -math.inf
         self._metrics.progress.rest(self._promise)
 
     async def _until_room(self) -> None:

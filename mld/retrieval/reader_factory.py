@@ -88,7 +88,9 @@ def readers_of(
     consumer_arn: str | None,
     kind: StreamKind = StreamKind.KINESIS,
 ) -> NewReader:
-    """Return a function that makes the readers of one stream."""
+    """Return a function that makes the readers of one stream: polling readers if `fan_out` is None, else readers by
+    enhanced fan-out, which use the registered consumer `consumer_arn` if that is given.
+    """
     common: dict[str, Any] = {"deliver_empty": settings.child.deliver_empty_batches}
     if fan_out is None:
         intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)

@@ -48,7 +48,7 @@ class RegisteredConsumer:
         self._rules = settings
         self._arn = arn
         self._finding = asyncio.Lock()
-        self._failure: StreamError | None = None
+        self._failure: StreamError | None = None  # the error of the last attempt, if that failed at `_failed_s`
         self._failed_s = 0.0
 
     async def arn(self) -> str:
@@ -60,7 +60,7 @@ class RegisteredConsumer:
             return self._arn
         async with self._finding:
             if self._arn is None:
-                self._arn = await self._found()
+                self._arn = await self._found_arn()
             return self._arn
 
     async def is_there(self, arn: str) -> bool:
@@ -91,9 +91,9 @@ class RegisteredConsumer:
             self._arn = None
             return False
 
-    async def _found(self) -> str:
-        """Find or register the consumer, and return its ARN. Within `backoff_s` of a failure, raise its error again
-        without an attempt.
+    async def _found_arn(self) -> str:
+        """Find or register the consumer, and return its ARN. If the last attempt failed less than `backoff_s` ago, make
+        no attempt but raise the error of the last one.
         """
         age_s = self._clock.monotonic() - self._failed_s
         if self._failure is not None and age_s < self._rules.backoff_s:
@@ -132,6 +132,7 @@ class RegisteredConsumer:
             return await self._named(stream_arn)
 
     async def _named(self, stream_arn: str) -> StreamConsumer:
+        """Return the consumer of the stream that has the configured name. Raises StreamNotFoundError."""
         return await self._patiently(
             lambda: self._fan_out.consumer_named(stream_arn, self._name), self._rules.describe_attempts_max
         )

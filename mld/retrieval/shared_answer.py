@@ -19,13 +19,13 @@ class Shared(Generic[T]):
         self._clock = clock
         self._fresh_s = fresh_s
         self._asking = asyncio.Lock()
-        self._answered_at = -fresh_s
+        self._answered_s = -fresh_s
         self._answer: T
 
     async def get(self) -> T:
         """Return the answer that is kept, or ask again if it is older than `fresh_s`. Raises what `ask` raises."""
         async with self._asking:
-            if self._clock.monotonic() - self._answered_at >= self._fresh_s:
+            if self._clock.monotonic() - self._answered_s >= self._fresh_s:
                 self._answer = await self._ask()
-                self._answered_at = self._clock.monotonic()
+                self._answered_s = self._clock.monotonic()
             return self._answer

@@ -130,7 +130,7 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
     as the reader follows the tip and has had no record at all.
     """
     is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
-    if page.millis_behind_latest is not None and is_found:  # else the record that was asked for may be older than that
+    if page.millis_behind_latest is not None and is_found:  # else the record that was asked for may have arrived before
         state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
     if page.last_sequence is not None:
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
@@ -206,6 +206,7 @@ def restart_point(state: ReadState) -> StartingPoint:
 
 
 def _has_nothing_more(page: Page) -> bool:
+    """Return whether no record follows this answer in the shard, as far as Kinesis has reported it."""
     return page.millis_behind_latest == 0 or page.next_iterator is None
 
 

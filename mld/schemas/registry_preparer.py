@@ -35,7 +35,7 @@ class RegistryPreparer(SchemaPreparer):
             label="schema registry",
             threads_max=LOOKUPS_AT_ONCE_MAX,
             read_timeout_s=TIMEOUT_S,
-            access=factory.access_beside_kinesis(None, None),
+            access=factory.access_as_kinesis(None, None),
         )
         self._service = CountedService(glue, "glue", worker)
         self._decoder = DecoderProcess()

@@ -133,6 +133,7 @@ class Auditor:
         return await self._repair(scan, findings, listing.shards)
 
     async def _examine(self, scan: TableScan) -> Findings:
+        """Find what is wrong in the rows of a scan, apart from missing children that cannot be created."""
         findings = await in_turns(examine(scan.leases, scan.unreadable, self._memory.ranges))
         return findings.without(self._memory.hopeless)
 
@@ -153,7 +154,9 @@ class Auditor:
         self._memory.hopeless |= findings.missing_children - listed.keys()
 
     async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> None:
-        """Write missing hash ranges into rows. An error is logged, and ends this (shards#missing-hash-ranges)."""
+        """Write missing hash ranges into rows, until one cannot be written, which is logged
+        (shards#missing-hash-ranges).
+        """
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:

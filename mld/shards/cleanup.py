@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 TICK_S = 60.0
 COMPLETED_INTERVAL_S = 60.0  # Java looks every 5 minutes
 GARBAGE_INTERVAL_S = 1800.0
-BACKOFF_S_MAX = 600.0  # the longest wait for a look; a child may keep its parent's row for a day
+BACKOFF_S_MAX = 600.0  # the longest time between two looks at an entry; a row may have to be kept for a day
 ENTRIES_PER_TICK_MAX = 200  # an entry takes about five reads, so a tick makes about 1000 reads at most
 ENTRIES_MAX = 50_000  # finished shards that one worker remembers; rows beyond that are found again by an audit
 
@@ -178,7 +178,7 @@ class LeaseCleanup:
                     return  # the whole table has a problem, so the other entries wait
                 continue
             for child in row.children if row is not None and key not in self._queue else ():
-                if self.enabled and child in self._queue:  # it may have waited only for this deletion
+                if self.enabled and child in self._queue:  # its deletion may have waited only for this parent's
                     heapq.heappush(due, id_order(child))
 
     def _due(self, now_s: float) -> list[tuple[int, str]]:
@@ -189,8 +189,8 @@ class LeaseCleanup:
         return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
 
     async def _decide(self, row: Lease | None, garbage_due: bool) -> Decision:
-        """Decide what happens to an entry: by the lease rows, or by the list of shards if they do not suffice or it is
-        due.
+        """Decide what happens to an entry, from the lease rows. The list of shards decides if the rows do not suffice,
+        or with `garbage_due`.
         """
         decision = await self._judge_rows(row)
         if isinstance(decision, (Delete, Forget)):

@@ -241,5 +241,6 @@ class ShardEnding:
         return created
 
     async def _record(self, lease: Lease, children: frozenset[str]) -> None:
+        """Record the children in the row of `lease`. Raises LeaseLostError if that row is gone."""
         if not await self.stream.table.apply(writes.record_children(lease.key, children)):
             raise LeaseLostError(lease.key, "its row is gone")

@@ -231,6 +231,7 @@ def _missing_children(
     stranded = [row for row in rows.values() if row is not None and row.key not in graph.shards and not row.is_complete]
 
     def is_over(parent: str) -> bool:
+        """Return whether a parent with a row has ended."""
         row = rows.get(parent)
         return parent in rows and (parent not in graph.shards or (row is not None and row.is_complete))
 
@@ -274,8 +275,11 @@ def _settled(
 
 @dataclass(eq=False)
 class Walk:
-    """Walks from the open shards up to their ancestors, and finds the leases to create by Java's rules. It uses a stack
-    and no recursion, because Python's recursion limit is too low for long chains of reshards.
+    """Walks from the open shards up to their ancestors, and finds the leases to create by Java's rules.
+
+    `leased` are the shards with a row, and `outside` those of them that are not listed. `settled` shards are treated as
+    if they were not listed. The walk uses a stack and no recursion, because Python's recursion limit is too low for
+    long chains of reshards.
     """
 
     graph: ShardGraph
@@ -286,8 +290,8 @@ class Walk:
     outside: frozenset[str]
 
     def __post_init__(self) -> None:
-        self._descends: dict[str, bool] = {}
-        self._wanted: set[str] = set()
+        self._descends: dict[str, bool] = {}  # whether a visited shard descends from one that has a lease or gets one
+        self._wanted: set[str] = set()  # visited shards without such an ancestor; they get leases if a child needs them
         self._new: dict[str, Position] = {}
         self._work = 0
 

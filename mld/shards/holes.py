@@ -159,10 +159,11 @@ def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str
 
 
 def abandoned(before: Mapping[str, int], leases: Sequence[Lease]) -> tuple[tuple[Lease, ...], dict[str, int]]:
-    """Return the completed rows that nobody has renewed since the last audit, and the counters of all completed rows
-    for the next audit.
+    """Return two things: the completed rows that nobody has renewed since the last audit, and the counters of all
+    completed rows, for the next audit.
 
-    No worker still remembers that such a row must be deleted. `before` is the second result of the last call.
+    If nobody renews a completed row, no worker remembers any more that it must be deleted. `before` is the second
+    result of the last call.
     """
     finished = {lease.key: lease for lease in leases if lease.is_complete}
     still = tuple(lease for key, lease in finished.items() if before.get(key) == lease.counter)

@@ -118,10 +118,12 @@ def oddity(shard: Shard, lease: Lease) -> str | None:
 
 
 def _odd(fault: str, lease: Lease) -> str:
+    """Return the sentence about a row that cannot belong to its shard, with the remedy."""
     return f"{fault}; {ODD_REMEDY.format(lease.key)}"
 
 
 def _foreign(fault: str | None) -> str:
+    """Return the sentence about a table that belongs to another stream, with the remedy."""
     return f"the lease table belongs to another stream: {fault}; {REMEDY}"
 
 

@@ -123,6 +123,7 @@ class ShardSync:
         return result
 
     def _note(self, ok: bool, began_at: float) -> None:
+        """Count a sync in the metrics."""
         self._operation.all.note(ok, self.stream.clock.monotonic() - began_at)
         self._operation.sync_shards.note(ok)
 
@@ -137,6 +138,7 @@ class ShardSync:
         return await self._create(listed, wanted, frozenset())
 
     async def _sync(self, scan: TableScan) -> SyncResult:
+        """List the shards until the listing shows no unfinished reshard, and create the missing rows."""
         listed = await self._list_until_sound(None, self._inconsistency_in)
         return await self._sync_with(scan, listed.shards) if listed.is_done else listed
 
@@ -219,6 +221,7 @@ class ShardSync:
         )
 
     def _inconsistency_in(self, shards: Sequence[Shard]) -> Steps[str | None]:
+        """Return `_inconsistency` of the graph of these shards, in steps."""
         graph = yield from ShardGraph.steps(shards)
         return self._inconsistency(graph)
 
@@ -278,4 +281,5 @@ class ShardSync:
 
 
 def _partition_fault_in(shards: Sequence[Shard]) -> Steps[str | None]:
+    """Return why the oldest of these shards do not cover the hash keys exactly once; None if they do."""
     return partition_fault((yield from oldest_generation(shards)))

@@ -1,1 +1,1 @@
-"""The streams of a worker: the list of them, and the work for each that has nothing to do with holding leases."""
+"""The streams that a worker reads: the list of them, and all work for a stream except holding its leases."""

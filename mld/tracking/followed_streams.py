@@ -52,9 +52,12 @@ class FollowedStreams(TrackedStreams):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._auditing: dict[str | None, asyncio.Task[None]] = {}
-        self._doomed: Stillness[str, int] = Stillness()  # counters of leases to be deleted
+        self._doomed: Stillness[str, int] = Stillness()
+        """Counters of the leases that are to be deleted, which shows whether a worker still renews them."""
         self.needs.fleet.on_lost_table.append(self._doomed.forget_all)
-        self._unknown: dict[str, int] = {}  # held streams that the list lacks, with `follower.reads` at first
+        self._unknown: dict[str, int] = {}
+        """Streams of held leases that the list lacks; for each, how often the list had been read when that was first
+        noticed (`follower.reads`)."""
 
     # --- for the worker -----------------------------------------------------------------------------------------------
 
@@ -110,8 +113,8 @@ class FollowedStreams(TrackedStreams):
             await self.follower.pause()
             try:
                 leads = await self.needs.fleet.leader.is_leader()
-                is_asked = leads or self._unknown or not self.follower.is_complete
-                in_table = (await self.recent.by_stream()).streams if is_asked else frozenset()
+                needs_table = leads or self._unknown or not self.follower.is_complete
+                in_table = (await self.recent.by_stream()).streams if needs_table else frozenset()
                 streams = await self.follower.step(in_table, leads=leads)
                 await self._apply(streams)
                 if leads:

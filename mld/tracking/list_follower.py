@@ -68,10 +68,10 @@ class ListFollower:
 
     def __post_init__(self) -> None:
         self._woken = asyncio.Event()
-        self._turn = 0
-        self._complaints: dict[str, str] = {}
-        self._former_seen: dict[str, float] = {}
-        self._damaged: Row = {}
+        self._turn = 0  # index of the first stream of the settings that is described in the next pass
+        self._complaints: dict[str, str] = {}  # why streams are not listed, by label, as logged
+        self._former_seen: dict[str, float] = {}  # since when each stream was seen as a former one (monotonic)
+        self._damaged: Row = {}  # the damaged row that was logged last
         self._published: tuple[ListedStream, ...] = ()
         """The streams in the row when it last existed."""
         self._own: tuple[ListedStream, ...] = ()
@@ -196,13 +196,14 @@ class ListFollower:
         """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
-        newest, there = self.streams.newest(), _by_name(in_table)  # by name: there may be thousands of streams
+        # Looked up by name, because there may be thousands of streams.
+        newest, ids_in_table = self.streams.newest(), _by_name(in_table)
         listed: dict[str, ListedStream] = {}
         for one in wanted:
             known = before.get(one.label)
             found: ListedStream | str | None = known
             if one.label in answers:
-                found = _identified(one, answers[one.label], known, newest, there)
+                found = _identified(one, answers[one.label], known, newest, ids_in_table)
             if isinstance(found, ListedStream) and (twin := listed.get(found.stream)) is not None:
                 found = f"it is the same stream as {twin.label}; remove one of the two"
             if isinstance(found, str):
@@ -260,12 +261,13 @@ def _identified(
     answer: StreamSummary | StreamError,
     known: ListedStream | None,
     newest: _ByName,
-    there: Mapping[tuple[str, str], Sequence[StreamId]],
+    ids_in_table: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
     """Return the stream as it is to be listed. If it cannot be listed now, return a text that says why.
 
     `answer` is what the service has answered about the stream, `known` the stream in the present list, if it is there.
-    `newest` has the newest incarnation of each listed stream, `there` the identifiers that leases have.
+    `newest` has the newest incarnation of each listed stream, `ids_in_table` the identifiers that leases have; both are
+    by account and name.
     """
     if isinstance(answer, StreamError):
         return str(answer)
@@ -273,7 +275,7 @@ def _identified(
     if known is None or (known.id.account, known.id.name) != name:
         known = newest.get(name)
     found = identify(
-        one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=there.get(name, ())
+        one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=ids_in_table.get(name, ())
     )
     if isinstance(found, str):
         return found

@@ -44,6 +44,7 @@ class ListedStream:
     """The identifier, ``account:name:epoch``."""
     label: str
     arn: str
+    """Empty for a former stream that is known only from its leases."""
     created_ms: int | None = None
     """When the stream was created, according to the service; None if unknown."""
     former_since_s: int | None = None

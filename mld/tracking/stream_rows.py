@@ -71,7 +71,7 @@ class RecentRows:
         self.views = views
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._sorted: tuple[SeenTable, SortedRows] | None = None
+        self._sorted: tuple[SeenTable, SortedRows] | None = None  # the last view that was sorted, and the result
 
     async def view(self) -> SeenTable:
         """Return a view that is at most `VIEW_VALID_S` old. Raises `errors.TableError`."""
@@ -147,6 +147,7 @@ class VisibleViews:
         self._views = views
         self._table = table
         self._filtered: tuple[SeenTable, frozenset[str | None], SeenTable] | None = None
+        """The last view that was filtered, the streams that it was filtered by, and the result."""
         self.wake = views.wake
 
     @property

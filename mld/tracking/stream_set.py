@@ -1,4 +1,5 @@
-"""`TrackedStreams`: the streams of a worker; here only one, which never changes. `followed_streams` follows a list.
+"""`TrackedStreams`: the streams of a worker whose settings name only one stream, which never changes. Its subclass in
+`followed_streams` follows a list of several streams.
 
 Rules: shards#bootstrap-decision, shards#several-streams. Streams are named by their identifiers. None is the stream of
 a table of one stream, whose rows do not name it.
@@ -134,6 +135,7 @@ class TrackedStreams:
         await self._tracked[None].cleanup.run()
 
     def standing(self, lease: Lease) -> Standing:
+        """Return what to do with a lease that this worker holds."""
         return Standing.CONSUMED if lease.stream in self.consumed.streams else Standing.FORMER
 
     def source_of(self, lease: Lease) -> ShardSource:
@@ -199,6 +201,7 @@ class TrackedStreams:
         return TrackedStream(self.needs, opened, leases, self._note_sync_due)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
+        """Return the access to the lease rows of a stream."""
         if stream is None:
             return AllRows(self.table, self.recent.views, self.needs.clock)
         return StreamRows(self.table, stream, self.recent)
@@ -206,6 +209,7 @@ class TrackedStreams:
     # --- rows that are missing ----------------------------------------------------------------------------------------
 
     def _note_sync_due(self, stream: str | None) -> None:
+        """Have the missing rows of a stream created by the next sync."""
         self._sync_due.add(stream)
         self._has_sync_due.set()
 

@@ -100,7 +100,7 @@ class TrackedStream:
             on_abandoned=self.cleanup.enqueue,
         )
         self._waiting_for: dict[str, str] = {}  # parent that a shard waits for, to log it once
-        self._parked_because: dict[str, str] = {}
+        self._parked_because: dict[str, str] = {}  # why each parked shard is parked, as logged
         self._survey_lock = asyncio.Lock()
         self._surveyed: Survey | None = None
         self._surveyed_at = 0.0
@@ -162,6 +162,7 @@ class TrackedStream:
                 return MissingVerdict.UNKNOWN
 
     def _note_parked(self, lease: Lease, reason: str) -> None:
+        """Log why a shard is parked, unless the same reason was logged before."""
         if self._parked_because.get(lease.key) != reason:
             self._parked_because[lease.key] = reason
             log.error("%s", reason, extra=about("shard_parked", lease.key))

@@ -29,7 +29,7 @@ async def reloaded_and_stopped(place: Path) -> int:
     plan = GroupPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
     group = WorkerGroup(plan, place, ServiceManager(None))
     running = asyncio.create_task(group.run(HangUp.RELOAD))
-    await group.workers[0].told.wait()
+    await group.workers[0].notified.wait()
     os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)
     return await running
@@ -46,7 +46,7 @@ def test_what_a_worker_says_before_its_start_is_known_to_have_worked_is_heard(mo
     async def overtaken(*command: str, **options: Any) -> asyncio.subprocess.Process:
         process = await started(*command, **options)
         async with asyncio.timeout(PATIENCE_S):
-            await groups[0].workers[0].told.wait()
+            await groups[0].workers[0].notified.wait()
         return process
 
     groups: list[WorkerGroup] = []
@@ -55,7 +55,7 @@ def test_what_a_worker_says_before_its_start_is_known_to_have_worked_is_heard(mo
         plan = GroupPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
         groups.append(WorkerGroup(plan, place, ServiceManager(None)))
         running = asyncio.create_task(groups[0].run(HangUp.RELOAD))
-        await groups[0].workers[0].told.wait()
+        await groups[0].workers[0].notified.wait()
         os.kill(os.getpid(), signal.SIGTERM)
         return await running
 
@@ -97,7 +97,7 @@ async def started_slowly_and_stopped(place: Path) -> int:
     running = asyncio.create_task(group.run(HangUp.RELOAD))
     await manager.has_ticked.wait()
     holding = os.open(go_on, os.O_RDWR)  # does not wait for a reader, who may be gone
-    told = asyncio.create_task(group.workers[0].told.wait())
+    told = asyncio.create_task(group.workers[0].notified.wait())
     await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
     os.close(holding)
     told.cancel()

@@ -232,7 +232,7 @@ def test_nothing_that_python_prints_by_itself_forges_a_line_or_shows_a_secret(lo
 
 
 def test_the_trace_of_a_surprise_shows_no_password_of_a_proxy(caplog: pytest.LogCaptureFixture) -> None:
-    Surprises().tell("Port.call", raised(f"cannot reach http://user:{SECRET}@proxy:3128"))
+    Surprises().report("Port.call", raised(f"cannot reach http://user:{SECRET}@proxy:3128"))
     (record,) = caplog.records
     assert SECRET not in record.getMessage()
     for formatter in (TextFormatter(Scrubber()), JsonLines(Scrubber())):

@@ -54,7 +54,8 @@ class Incoming:
         self.length: int | None = None
         """Bytes in the body, if the head announces them."""
         self.ahead = b""
-        self._informational = 0
+        """Bytes that have come and are not parsed yet."""
+        self._informational = 0  # how many informational answers (1xx) have come
         self._chunks: Chunks | None = None
         self._body = BytesIO()  # not a list of pieces: a piece of one byte would take 40 bytes
 
@@ -168,6 +169,7 @@ class Incoming:
         return self._kept(body, is_exact)
 
     def _kept(self, body: bytes, is_exact: bool) -> Answer:
+        """Return the answer, which says whether the connection can be used again; `is_exact` is as in `_whole`."""
         keep = is_exact and b"close" not in self.headers.get(b"connection", b"").lower()
         return Answer(self.status, self.headers, body, keep)
 

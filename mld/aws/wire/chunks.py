@@ -34,6 +34,7 @@ class Chunks:
         self.excess = False
         self._expected = _Expected.SIZE
         self._line = b""
+        """The beginning of a line outside the data, whose end has not come yet."""
         self._left = 0
         """Bytes of this chunk that have not come yet."""
         self._trailers_bytes = 0

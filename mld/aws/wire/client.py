@@ -106,7 +106,7 @@ class WireService:
         try:
             await self._plain.with_client(self._prepare)
         except UnusualError as why:
-            self._give_way(why)
+            self._leave_to_botocore(why)
         except Exception as error:
             raise StartupError(f"the {self._name} wire client cannot be made: {reason_of(error)}") from error
 
@@ -118,7 +118,7 @@ class WireService:
                     operation, timeout_s, partial(self._placed, operation, params, partial(_decoded, operation))
                 )
             except UnusualError as why:
-                self._give_way(why)
+                self._leave_to_botocore(why)
         return await self._plain.call(operation, params, timeout_s=timeout_s)
 
     async def fetch(
@@ -129,7 +129,7 @@ class WireService:
             try:
                 return await self._bounded(operation, timeout_s, partial(self._placed, operation, params, read))
             except UnusualError as why:
-                self._give_way(why)
+                self._leave_to_botocore(why)
         return await self._plain.fetch(operation, params, read, timeout_s=timeout_s)
 
     async def open_stream(
@@ -163,13 +163,14 @@ class WireService:
         """See `mld.aws.service.StreamService.in_thread`. Only one `work` runs at a time, as with large bodies."""
 
         def in_turn(_: Job) -> T:
+            """Do the work while this thread holds the turn."""
             with self._turn:
                 return work()
 
         async with self._checks:
             return await self._bounded(operation, None, lambda _: self._in_any_thread(in_turn))
 
-    def _give_way(self, why: UnusualError) -> None:
+    def _leave_to_botocore(self, why: UnusualError) -> None:
         """Leave all calls to botocore from now on, and log why."""
         self.can_stream = False
         logger.info(
@@ -196,12 +197,13 @@ class WireService:
         except Exception as error:
             failure = aws_failure(operation, error)
             if is_surprise(error) and not isinstance(error, (BrokenAnswerError, NothingSentBackError)):
-                self._surprises.tell(operation, error)
+                self._surprises.report(operation, error)
             raise failure from error
         finally:
             self._limits.append(limit)
 
     async def _in_any_thread(self, work: Callable[[Job], T], unwanted: Callable[[T], None] | None = None) -> T:
+        """Return what `work` returns in a thread. If the caller gives up before that, the value goes to `unwanted`."""
         value: T = await self._workers.submit(Job(work, unwanted)).value()
         return value
 
@@ -299,15 +301,15 @@ class WireService:
             usual = await self._in_any_thread(lambda _: self._requests.asked(operation, params))
         body = encode_params(params)
         while True:
-            line = place.on_loop
-            is_kept = line is not None and place.origin == usual.origin and line.is_good
+            connection = place.on_loop
+            is_kept = connection is not None and place.origin == usual.origin and connection.is_good
             if not is_kept:
-                line = await self._connected(operation, place, usual.origin)
-            assert line is not None
+                connection = await self._connected(operation, place, usual.origin)
+            assert connection is not None
             request = self._requests.signed(usual, body)
             sent_at = place.asked_s = time.monotonic()
             try:
-                found = await line.exchange(request, timeout_s=self._read_timeout_s, head_only=head_only)
+                found = await connection.exchange(request, timeout_s=self._read_timeout_s, head_only=head_only)
             except BaseException as error:
                 gave_up = not isinstance(error, Exception) and not limit.is_over
                 if is_kept and (not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN):
@@ -327,6 +329,7 @@ class WireService:
         place.drop()
 
         def connect(job: Job) -> Connection:
+            """Connect to the origin; `job` can end this at any time."""
             made = Connection(
                 origin,
                 connect_timeout_s=self._connect_timeout_s,
@@ -380,6 +383,7 @@ class WireService:
             return read(body)
 
     def _whole(self, job: Job, incoming: Incoming, place: WirePlace) -> Answer:
+        """Read the rest of an answer, and return the whole answer."""
         return self._talk(job, place, lambda connection: connection.receive(incoming))
 
     def _talk(self, job: Job, place: WirePlace, talk: Callable[[Connection], Answer]) -> Answer:

@@ -45,6 +45,7 @@ class FrameStream:
 
     @property
     def is_between_frames(self) -> bool:
+        """Whether no frame is incomplete."""
         return self._have == 0
 
     def take(self) -> Frame | None:

@@ -32,6 +32,7 @@ class LoopConnection:
         self._is_tls = isinstance(connection.socket, ssl.SSLSocket)
         self._lost = lost
         self._answer: asyncio.Future[Answer | Incoming] | None = None
+        """The answer for which the exchange under way waits; None between two calls."""
         self._incoming = Incoming()
         self._head_only = False
         self._unsent = b""
@@ -39,6 +40,7 @@ class LoopConnection:
         self._timeout_s = 0.0
         self._timer = LazyTimer(lambda: self.fail(TimeoutError(f"no answer within {self._timeout_s:g} s")))
         self._has_fd = True
+        """Whether the loop watches the socket."""
         self._loop.add_reader(self._fd, self._readable)
 
     @property

@@ -82,8 +82,8 @@ class Places:
         self._wait_max_s = wait_max_s
         self._idle: list[WirePlace] = []
         self._busy: set[WirePlace] = set()
-        self._waiting: deque[tuple[asyncio.Future[WirePlace], float]] = deque()
-        self._look: asyncio.TimerHandle | None = None
+        self._waiting: deque[tuple[asyncio.Future[WirePlace], float]] = deque()  # callers, and since when each waits
+        self._queue_check: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -156,8 +156,8 @@ class Places:
         Callers that wait for a place get PlacesClosedError; callers that wait on the loop for an answer get `reason`.
         """
         self._is_closed = True
-        if self._look is not None:
-            self._look.cancel()
+        if self._queue_check is not None:
+            self._queue_check.cancel()
         for waiter, _ in self._waiting:
             if not waiter.done():
                 waiter.set_exception(PlacesClosedError())
@@ -203,9 +203,9 @@ class Places:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[WirePlace] = loop.create_future()
         self._waiting.append((waiter, loop.time()))
-        if self._look is None:
+        if self._queue_check is None:
             self._watch.begin()
-            self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
+            self._queue_check = loop.call_later(self._wait_max_s, self._check_queue)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -213,11 +213,11 @@ class Places:
                 self.give_back(waiter.result())
             raise
 
-    def _look_at_queue(self) -> None:
+    def _check_queue(self) -> None:
         """Raise the number of calls that may be under way if some have waited too long for a place and the network is
         the cause; lower it if the processor is the cause. While any call waits, this is called again.
         """
-        self._look = None
+        self._queue_check = None
         loop = asyncio.get_running_loop()
         limit_s = loop.time() - self._wait_max_s
         late = [waiter for waiter, since_s in self._waiting if since_s <= limit_s and not waiter.done()]
@@ -233,7 +233,7 @@ class Places:
         while self._waiting and self._waiting[0][0].done():
             self._waiting.popleft()
         if self._waiting:
-            self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
+            self._queue_check = loop.call_later(self._wait_max_s, self._check_queue)
 
     def wire(self, place: WirePlace) -> None:
         """Give the loop the connection that a thread has made, or has left in the place. If that fails, close the

@@ -36,8 +36,8 @@ class Signer:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._cached: tuple[tuple[str, str], bytes] = (("", ""), b"")
-        self._stamped: tuple[int, str] = (-1, "")
+        self._cached: tuple[tuple[str, str], bytes] = (("", ""), b"")  # (secret, day) and the signing key for them
+        self._stamped: tuple[int, str] = (-1, "")  # the time that was written last, and its text
 
     def headers(self, keys: Keys, at_s: float, *, content_type: str, host: str, target: str, body: bytes) -> str:
         """Return the headers to add to a request, each with its line end. `at_s` is AWS's time in epoch seconds."""

@@ -1,8 +1,8 @@
-"""`Turn`: the lock under which one thread at a time does long work, above all receiving and parsing a large body. It
-measures for how long it is held.
+"""`Turn`: a lock that lets one thread at a time do long work, above all receive and parse a large body. It measures for
+how long it is held.
 
-`TurnWatch` computes from that how busy the lock is. If it is held almost all the time, calls wait for the processor and
-not for the network; then `Places` allows fewer calls at a time.
+`TurnWatch` computes from that how busy the lock is. If the lock is held almost all the time, calls wait for the
+processor and not for the network; then `Places` allows fewer calls at a time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ class Turn:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
         self._lock = threading.Lock()
-        self._before_s = 0.0
-        self._since_s: float | None = None
+        self._before_s = 0.0  # for how long the lock was held in all earlier turns
+        self._since_s: float | None = None  # when the present turn began; None if the lock is free
 
     def acquire(self) -> None:
+        """Wait for the turn, and begin it."""
         self._lock.acquire()
         self._since_s = self.now()
 

@@ -1,4 +1,6 @@
-"""`UnusualError`: something about a client, a URL or a request is unusual, so that it is left to botocore."""
+"""`UnusualError`: raised for a client, a URL or a request that the wire client cannot handle, so that the call is left
+to botocore.
+"""
 
 
 class UnusualError(Exception):

@@ -36,7 +36,7 @@ class WireFrames:
         self._is_reading = False
         self._closed = False
         self._feed(first)
-        self._read_on()
+        self._resume_reading()
 
     async def next(self) -> Frame | None:
         """Return the next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
@@ -45,7 +45,7 @@ class WireFrames:
         """
         while True:
             frame = self._stream.take()
-            self._read_on()
+            self._resume_reading()
             if frame is not None:
                 return frame
             if self._failure is not None:
@@ -60,12 +60,12 @@ class WireFrames:
         if self._closed:
             return
         self._closed = True
-        self._over(BrokenAnswerError("the subscription was closed"))
+        self._finish(BrokenAnswerError("the subscription was closed"))
         self._socket.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         """Begin to read again, unless enough frames wait or the stream has ended."""
         if self._is_reading or self._ended or self._is_full:
             return
@@ -74,6 +74,7 @@ class WireFrames:
         self._look_again()
 
     def _stop_reading(self) -> None:
+        """Make the loop stop watching the socket; nothing is read until `_resume_reading`."""
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._socket.fileno())
@@ -91,7 +92,7 @@ class WireFrames:
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except Exception as error:  # nobody catches what a callback raises, so the caller of `next` gets it
-            self._over(error)
+            self._finish(error)
             return
         if self._is_full:
             self._stop_reading()
@@ -124,19 +125,19 @@ class WireFrames:
         try:
             self._stream.feed(data)
         except BrokenAnswerError as error:
-            self._over(error)
+            self._finish(error)
             return
         if self._stream.is_complete:
-            self._over(None if self._stream.is_between_frames else BrokenAnswerError("the last event is cut off"))
+            self._finish(None if self._stream.is_between_frames else BrokenAnswerError("the last event is cut off"))
 
     def _at_eof(self) -> None:
         """Note that the server has closed the connection. That is the ordinary end only for a body without chunks."""
         if self._chunked or not self._stream.is_between_frames:
-            self._over(BrokenAnswerError("the server has closed the connection in the middle of the answer"))
+            self._finish(BrokenAnswerError("the server has closed the connection in the middle of the answer"))
         else:
-            self._over(None)
+            self._finish(None)
 
-    def _over(self, failure: Exception | None) -> None:
+    def _finish(self, failure: Exception | None) -> None:
         """Stop reading, and note how the stream has ended. Frames that are whole can still be taken."""
         if not self._ended:
             self._stop_reading()
@@ -145,6 +146,7 @@ class WireFrames:
         self._wake()
 
     def _wake(self) -> None:
+        """Wake the caller of `next`, if one waits."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

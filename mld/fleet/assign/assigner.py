@@ -8,8 +8,8 @@ leader's does anything. The assigner keeps the load balanced; leases that nobody
 * A lease is expired (coordination#expired-leases) only if it was unchanged from the end of one scan to the beginning of
   another, so the time between two runs may be of any length.
 * When a worker has come or gone, the next run balances the load, and not only every third run.
-* After three failed runs the leader does not try to lead for longer than others need to notice
-  (coordination#stepping-down).
+* After three failed runs the leader steps down, and stays out of elections for longer than the other workers need to
+  notice that (coordination#stepping-down).
 * A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has written a newer report. The worker
   that found it dead has taken its leases.
 * The decisions yield to the event loop every millisecond.
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 LOAD_RETRY_S = 0.5  # most throttling is over by then
 WAKE_GAP_S = 1.0  # between two early runs, because each run reads the whole table
-HOLD_OFF_S = 31.0  # more than the 30 s in which followers check the lock
+HOLD_OFF_S = 31.0  # how long a leader that steps down stays out of elections; followers check the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
 SILENT_NAMED_MAX = 10  # names of silent owners in the line of a run; rows may name any number of owners
 
@@ -95,12 +95,12 @@ class Assigner:
         )
         self._table_seen = self.metrics.worker.table
         self._counts = self.metrics.worker.operations.assignments
-        self._one_run = asyncio.Lock()
+        self._one_run = asyncio.Lock()  # held during a run, so that there is one at a time
         self._wrote_at = -math.inf
         """When the writes of the last run ended. An older view does not show what became of them."""
         self._leadership: Leadership | None = None
-        self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
-        self._known_off: frozenset[str] = frozenset()
+        self._known_corrupt: frozenset[tuple[str, str]] = frozenset()  # unreadable reports that were logged
+        self._known_off: frozenset[str] = frozenset()  # workers with wrong clocks that were logged
         self._clock_lines = RowLines("clocks that disagree", self.clock)
         self._corrupt_lines = RowLines("reports that cannot be read", self.clock)
 
@@ -387,5 +387,6 @@ class Assigner:
 
 
 def _named(workers: Sequence[str]) -> str:
+    """Return a text with the names of the first of these workers, and how many more there are."""
     more = len(workers) - SILENT_NAMED_MAX
     return ", ".join(workers[:SILENT_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -60,8 +60,9 @@ LEGACY_PERIOD_S = 30.0
 TOO_SOON_SHARE = 0.25
 """If less than this share of a period is left until its next multiple, the look waits for the multiple after that."""
 NEIGHBOUR_RUNS = BudgetLimit("neighbour_runs", 6, 60.0)
-"""Runs of the assigner because workers have started on a machine that has others; each reads the whole table. Beyond
-that the regular runs see them: whoever may write rows can make up workers without end."""
+"""How many extra runs of the assigner new workers may cause by starting on a machine that has other workers. Each run
+reads the whole table, and whoever may write rows can make up any number of workers. Further new workers have to wait
+for a regular run."""
 DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds leases due
 
 
@@ -158,7 +159,7 @@ class FailoverWatcher:
             asked, self._is_asked = self._is_asked, False
             try:
                 if asked or self.clock.monotonic() >= again_at:
-                    await self._look(at_all=asked)
+                    await self._look(is_whole=asked)
                     failures, again_at = 0, self._next_look_at()
                 elif self._has_news:
                     await self._see_news()
@@ -172,15 +173,17 @@ class FailoverWatcher:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def _look(self, *, at_all: bool) -> None:
-        """Read the whole table if that is due; otherwise only the parts of the table that this worker watches."""
-        parts, of = self.takeover.my_parts(), self.takeover.part_count
+    async def _look(self, *, is_whole: bool) -> None:
+        """Read the whole table if that is asked for (`is_whole`) or due; otherwise only the parts of the table that
+        this worker watches.
+        """
+        parts, part_count = self.takeover.my_parts(), self.takeover.part_count
         is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
-        if at_all or of == 1 or not parts or is_due:
+        if is_whole or part_count == 1 or not parts or is_due:
             await self._read_legacy_if_due()
             await self._see(await self.views.newer_than(self.clock.monotonic()))
         else:
-            await asyncio.gather(*(self._look_at_part(part, of) for part in parts))
+            await asyncio.gather(*(self._look_at_part(part, part_count) for part in parts))
         self._looked_at = self.clock.monotonic()
 
     @property
@@ -205,19 +208,19 @@ class FailoverWatcher:
         self.metrics.worker.table.corrupt_rows = scan.corrupt
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
-        self._tell_of_neighbours(everybody)
+        self._wake_for_neighbours(everybody)
         await in_turns(self.takeover.saw_all(scan.leases, everybody, now))
-        self._tell_of_strangers()
+        self._report_strangers()
         self._whole_at = view.began_at
         self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
-        self._tell_of_free(scan.leases)
+        self._note_free(scan.leases)
         self._room.saw(self.takeover.left(now), now)
         leader = self.leader.leader
         if leader is not None and leader not in self.membership.showing_life and not self.leader.leads:
             await self._welcome(everybody)
 
-    def _tell_of_strangers(self) -> None:
+    def _report_strangers(self) -> None:
         """Log each worker of another application once, and count them."""
         strangers = self.membership.strangers
         self.metrics.worker.table.strangers = len(strangers)
@@ -229,7 +232,7 @@ class FailoverWatcher:
             log.error("%s", words, extra={"action": "other_application", "worker": worker})
         self._strangers = frozenset(strangers)
 
-    def _tell_of_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
+    def _wake_for_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
         """Wake the assigner if a worker has started on a machine that has other workers. Only the assigner can balance
         the load between them.
         """
@@ -275,14 +278,16 @@ class FailoverWatcher:
             failure = survived(error, "reading the legacy reports")
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
-    async def _look_at_part(self, part: int, of: int) -> None:
+    async def _look_at_part(self, part: int, part_count: int) -> None:
         """Read one part of the table, and take note of its leases."""
-        scan: TableScan = await self.table.scan((part, of))
+        scan: TableScan = await self.table.scan((part, part_count))
         await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
-        self._tell_of_free(scan.leases)
+        self._note_free(scan.leases)
 
-    def _tell_of_free(self, leases: Sequence[Lease]) -> None:
-        """Note leases that have no owner; a leader then assigns them at once."""
+    def _note_free(self, leases: Sequence[Lease]) -> None:
+        """Note leases that have no owner. If some of them were not noted before and this worker leads, wake the
+        assigner.
+        """
         free = {lease.key for lease in leases if lease.actual_owner is None}
         if free - self._free:
             self._free |= free

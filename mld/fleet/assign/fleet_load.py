@@ -129,10 +129,14 @@ class Load:
     count: int = 0
     """How many leases of open shards it holds or is about to get."""
     movable: list[Lease] = field(default_factory=list)
+    """The leases that balancing may take from it."""
     leaving: int = 0
+    """How many of its leases are being handed off; their weight is `leaving_weight`."""
     leaving_weight: float = 0.0
     arriving_weight: float = 0.0
+    """The weight of the leases that are being handed off to it."""
     held: int = 0
+    """How many leases it owns now, finished shards included; of these, `expired` are not renewed."""
     expired: int = 0
     is_drained: bool = False
     ticket: int = -1
@@ -140,9 +144,11 @@ class Load:
 
     @property
     def is_silent(self) -> bool:
+        """Whether the worker owns leases, and renews none of them."""
         return 0 < self.held == self.expired
 
     def limit(self, metric: str) -> float:
+        """Return the worker's limit of this metric; infinite if it has none."""
         return self.limits.get(metric, math.inf)
 
 
@@ -198,6 +204,7 @@ class View:
         self.raise_values(load, weight)
 
     def raise_values(self, load: Load, weight: float) -> None:
+        """Add to a worker's metrics what leases of this weight add to them."""
         for metric in load.values:
             load.values[metric] += weight * self.per_weight[metric]
 
@@ -208,6 +215,7 @@ class View:
         return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
 
     def _headroom(self, metric: str, value: float) -> float:
+        """Return how far `value` is below the fleet's average of this metric, as a fraction of `value`."""
         if value > 0:
             return (self.averages[metric] - value) / value
         return math.inf if metric == SHARE else 1.0  # a share of 0 is exact, a measured 0 is not
@@ -220,7 +228,7 @@ class Queue:
         self._view = view
         self._by_headroom = by_headroom
         self._heap: list[tuple[bool, float, int, str, int]] = []
-        self._tickets = 0
+        self._tickets = 0  # the number of the newest entry; older entries of the same worker are not valid
         for load in view.loads.values():
             self.push(load)
 
@@ -316,6 +324,7 @@ def _sort_out(
 
 
 def is_pinned(lease: Lease, wall_s: float) -> bool:
+    """Return whether an operator's pin keeps the lease where it is."""
     return lease.pinned_until_s is not None and wall_s < lease.pinned_until_s
 
 
@@ -396,4 +405,5 @@ def _averages(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _amount(number: float) -> float:
+    """Return a reported figure, or 0 for one that cannot be computed with."""
     return number if is_amount(number) else 0.0

@@ -243,18 +243,17 @@ class Takeover:
     def _due_at(self, lease: Lease) -> float:
         """Return when a lease becomes due for take-over, by the table at the top of this module; `math.inf` if never.
 
-        The row of that table for an owner that has ended is not applied here, but by `_saw`. `alone_s` is how long the
-        lease may stand still until it is due.
+        The row of that table for an owner that has ended is not applied here, but by `_saw`.
         """
         owner = lease.actual_owner
         if owner is None:
             return self._owned.since(lease.key) + FREE_GRACE_S
         if owner == self._me and lease.checkpoint_owner is None:
             return math.inf
-        alone_s = self.settings.leases.duration_s
+        still_s_max = self.settings.leases.duration_s  # how long the lease may stand still until it is due
         if owner in self.membership.java and not self._was_renewed(lease.key):
-            alone_s += self.settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S
-        return self.observations.moved_at(lease.key) + alone_s
+            still_s_max += self.settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S
+        return self.observations.moved_at(lease.key) + still_s_max
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
         """Return the leases to take now, and when more may become due; `math.inf` if not before the next read."""

@@ -1,4 +1,6 @@
-"""`AdaptiveElection`: uses the election that suits the mode of the fleet: by the lock, or in 2.x by a shuffle."""
+"""`AdaptiveElection`: elects the leader by the rule of the fleet's mode: in 3.x by a lock in a table (`lock_election`),
+in 2.x by Java's shuffle of the lease owners (`shuffle_election`).
+"""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ class JavaRandom:
                 return result
 
     def _next_31(self) -> int:
+        """Return the next 31 random bits, as `next(31)` of Java."""
         self._state = (self._state * _MULTIPLIER + _INCREMENT) & _STATE_MASK
         return self._state >> (_STATE_BITS - _INT_BITS)
 

@@ -19,8 +19,8 @@ A version is unique. So if the row has one of our versions, this process wrote i
     another version, unchanged for its duration    claim
     damaged, unchanged for our own duration        claim
 
-A restarted worker knows no versions of its predecessor, so it does not hold that one's lock, even with the same worker
-id.
+A restarted worker does not know the versions that its predecessor wrote, so it does not hold the predecessor's lock,
+even if both have the same worker id.
 
 A damaged row (an attribute is missing, or is not of the form that the protocol requires) makes Java workers fail at
 every check. No rule says how long such a row is valid. Here it is valid for our own duration, the fleet's default. Then
@@ -44,7 +44,7 @@ Request: TypeAlias = dict[str, Any]
 LOCK_KEY = "Leader"
 LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
 DURATION_TEXT = str(round(LEASE_S * 1000))
-GIVEN_UP = float("-inf")
+GIVEN_UP = float("-inf")  # the send time of a version whose release is being sent, see `Versions.giving_up`
 SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
 VERSIONS_MAX = 32  # more than the writes that may be under way within one duration: a heartbeat each 5 s, and releases
 

@@ -25,11 +25,11 @@ from mld.leases.validity import may_be_applied
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_RECHECK_S = 2.0  # time to the next check after a claim without an answer; short, as there may be no leader
+UNKNOWN_RECHECK_S = 2.0  # time to the next check after a claim without an answer; short, because nobody may be leading
 HEARTBEAT_RETRY_S = 5.0  # allows more than a dozen attempts after a failed heartbeat, before the lock expires
 RELEASE_ATTEMPTS_MAX = 3  # each takes at most a request's time-out
 HOOK_TIMEOUT_S = 30.0  # so that a hook that hangs does not block all callers of `is_leader`
-CLOSE_TIMEOUT_S = 8.0  # for a check under way and a release, within the 10 s of a stop; else the row expires by itself
+CLOSE_TIMEOUT_S = 8.0  # for a check under way and a release, within the 10 s of a stop; after it the row just expires
 
 CheckHook = Callable[[bool], Awaitable[None]]
 LONG_AGO = float("-inf")
@@ -120,7 +120,9 @@ class LockElection(LeaderDecider):
         self._no_until = LONG_AGO
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. `hold_off_s` must exceed a heartbeat, at which others poll, so that another one wins."""
+        """See `LeaderDecider`. `hold_off_s` must be longer than the time between heartbeats, at which the other workers
+        check the lock, so that one of them wins.
+        """
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         async with self._requests:
             await self._give_up(f"stepping down for {hold_off_s:.0f} s")
@@ -183,8 +185,8 @@ class LockElection(LeaderDecider):
         return self._used is not None and self._used.place == self.table().place
 
     async def _check_once(self) -> bool:
-        """Check once: move to another table if necessary, get the lock if it is free, and call the hook. Return whether
-        this worker leads.
+        """Check once: get the lock if it is free, and call the hook; if the lock belongs in another table now, only
+        move there. Return whether this worker leads.
         """
         table = self.table()
         if self._used is None:

@@ -61,6 +61,7 @@ class LockTable:
         return await self._write("DeleteItem", lock.release(self._place, owner, version))
 
     async def _write(self, operation: str, params: Mapping[str, Any]) -> Refused | None:
+        """Send a write; return None if it was applied, else the refusal with the present row. Raises TableError."""
         try:
             await self._calls.send(operation, params, refusals=(REFUSED_CODE,), timeout_s=WRITE_S_MAX)
         except RefusedError as refused:

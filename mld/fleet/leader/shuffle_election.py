@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 FIRST_REELECTION_S = 60.0  # Java's
 REELECTION_S = 300.0  # Java's
-NO_OWNERS_RECHECK_S = 1.0  # used while no lease has an owner: then every worker leads, and Java elects at each question
+NO_OWNERS_RECHECK_S = 1.0
+"""Time between elections while no lease has an owner. Every worker leads then, and Java makes an election each time it
+checks whether it leads."""
 LONG_AGO = float("-inf")
 
 
@@ -73,6 +75,7 @@ class ShuffleElection(LeaderDecider):
         self._announce(False)
 
     def _may_lead(self) -> bool:
+        """Return whether this worker may lead at all: the election is not closed, and no hold-off lasts."""
         return not self._closed and self.clock.monotonic() >= self._resting_until
 
     async def _elect(self) -> None:

@@ -1,4 +1,5 @@
-"""`Routes`: in which table each row that is not a lease lives: one of three in KCL 3.0 to 3.4, the lease table in 3.5.
+"""`Routes`: knows in which table the fleet's rows other than leases are. KCL 3.0 to 3.4 has two tables of their own for
+them, 3.5 has them in the lease table.
 
 Pure. Rules: coordination#table-layout, coordination#table-migration-status. A Java leader moves the rows from three
 tables into one, and writes its progress into the row `TableMigration3.5` of the legacy coordinator table. Each worker
@@ -109,9 +110,11 @@ class Routes:
 
     @property
     def _writes_leases(self) -> bool:
+        """Whether this worker writes its rows into the lease table."""
         return self.at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
 
     def _with_legacy(self, legacy: Place | None) -> tuple[Place, ...]:
+        """Return the places to search: the legacy table, if rows may still be there, and the lease table."""
         return (self.leases,) if self.live is TableStatus.COMPLETE or legacy is None else (legacy, self.leases)
 
 

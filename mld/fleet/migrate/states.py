@@ -44,7 +44,7 @@ StateT = TypeVar("StateT", ClientVersion, TableStatus)
 
 
 class UnreadableStateError(MldError):
-    """The row of a migration exists and cannot be read."""
+    """Raised if the row of a migration exists but cannot be read."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the row {key} cannot be read: {reason}; correct it, or delete it if no worker runs")
@@ -156,6 +156,7 @@ def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int |
 
 
 def _entry(kind: Kind[StateT], item: Row) -> HistoryEntry:
+    """Return the entry of the history that an item of the row's list contains."""
     known = {kind.attribute, MODIFIED_BY, MODIFIED_AT}
     others = {name: value for name, value in item.items() if name not in known}
     return HistoryEntry(_text(item, kind.attribute), _text(item, MODIFIED_BY), _integer(item, MODIFIED_AT), others)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 5.0  # how often a leader reads the row; leadership itself is checked about once a second
 UNREAD_S_MAX = 30.0  # how long a leader goes on while it cannot read the row; Java's followers read it this often
-LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears later is an accident; its report is not urgent
+LATE_TABLE_PERIOD_S = 300.0  # how often to look for a coordinator table that appears later, by accident; not urgent
 SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
 ORDINALS = {

@@ -172,10 +172,12 @@ def ecs_percent(stats: EcsStats, online: int, limit_cpus: float) -> float | None
 
 
 def _limits(document: Any) -> Mapping[str, Any]:
+    """Return the `Limits` of a document; empty if it has none."""
     return _member_or_empty(_member_or_empty(document).get("Limits"))
 
 
 def _member(document: Any, name: str) -> Mapping[str, Any]:
+    """Return a member that should be an object; empty if it is missing. Raises ValueError if the document is none."""
     if not isinstance(document, Mapping):
         raise ValueError(f"no {name} in {type(document).__name__}")
     return _member_or_empty(document.get(name))
@@ -191,6 +193,7 @@ def _member_list(document: Any, name: str) -> list[Any]:
 
 
 def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
+    """Return a number in an object; `default` if it is missing. Raises ValueError if it is no usable number."""
     value = _member_or_empty(parent).get(name)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= ECS_FIGURE_MAX:

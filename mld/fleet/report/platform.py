@@ -87,6 +87,7 @@ class ProcStatSource:
         return await _boot_id(self._host)
 
     async def read(self) -> float | None:
+        """See `LoadSource.read`."""
         now = await _parsed(self._host, PROC_STAT, parse_proc_stat)
         before, self._before = self._before, now
         return None if before is None else proc_stat_percent(before, now)
@@ -116,6 +117,7 @@ class CgroupSource:
             return ""
 
     async def read(self) -> float | None:
+        """See `LoadSource.read`."""
         limit_cpus = await self._limit_cpus()
         cpu_s = await _parsed(self._host, f"{CGROUP}/cpu.stat", parse_cpu_stat)
         before, self._before = self._before, CgroupUsage(cpu_s, self._clock.monotonic())
@@ -141,13 +143,14 @@ class EcsSource:
     def __init__(self, host: HostReader, base: str) -> None:
         self._host = host
         self._base = base.rstrip("/")
-        self._online = 0
-        self._limit_cpus: float | None = None
+        self._online = 0  # processors of the host
+        self._limit_cpus: float | None = None  # None until it was read, which is done once
 
     async def meter(self) -> str:
         return self._base
 
     async def read(self) -> float | None:
+        """See `LoadSource.read`. The service itself keeps the previous reading."""
         with _readable("/stats"):
             document = await self._document("/stats")
             stats = parse_ecs_stats(document)
@@ -167,7 +170,7 @@ async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> 
     for source in await _candidates(host, environ, clock):
         try:
             await source.read()
-        except Exception as error:  # a document of others may be such that we have a bug for it
+        except Exception as error:  # others made the document, so it may trigger a bug of ours
             failure = error if isinstance(error, LoadUnreadableError) else survived(error, "looking for CPU figures")
             log.debug("no CPU figures from %s: %s", source.name, failure, extra={"action": "load_source_refused"})
             continue

@@ -66,8 +66,8 @@ class Reporter:
     worker_id: str
     version: str
     settings: FleetSettings
-    told: Mapping[str, str] = field(default_factory=dict)
-    """Further members that each report gets (`reports.TOLD`)."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Further members that each report gets (`reports.WRITTEN_MEMBERS`)."""
     activity: Activity = Activity.REPORTING
     on_own_row: Callable[[WorkerReport], None] = lambda _: None
     ends: Collection[tuple[str, float]] = ()
@@ -175,12 +175,14 @@ class Reporter:
     # --- reporting ----------------------------------------------------------------------------------------------------
 
     async def _report_forever(self) -> None:
+        """Report whenever reporting is on, until cancelled."""
         while True:
             await self._reporting.on.wait()
             await self._wait_for_first_sample()
             await self._report_while_on()
 
     async def _wait_for_first_sample(self) -> None:
+        """Wait for a sample of the load, but only for a limited time, and not if the load is not measured."""
         if self.source is not None:
             limit_s = FIRST_REPORT_CAPTURES * self.settings.capture_period_s
             await wait_for_event(self._sampled, min(limit_s, self.settings.report_period_s))
@@ -231,7 +233,7 @@ class Reporter:
                 return False
             now_s, ends = self.clock.wall(), tuple(self.ends)
             report = reports.own_report(
-                self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving, told=self.told
+                self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving, members=self.members
             )
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:

@@ -86,7 +86,7 @@ OWN_MEMBERS = {
     "meter": OwnAttribute(METER, "S", some_text(METER_CHARACTERS_MAX), "6f9c2f1e-4e7b-4a8e-9f3a-0d5c8b7a6e5d"),
 }
 """The attribute of each member of `WorkerReport.mld`."""
-TOLD = frozenset(OWN_MEMBERS) - {"drain"}
+WRITTEN_MEMBERS = frozenset(OWN_MEMBERS) - {"drain"}
 """The members that a worker writes with each report."""
 
 
@@ -245,7 +245,7 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         SUPPORT: {"N": str(SUPPORT_CODE)},
         SUPPORT_AT: {"N": str(report.updated_at_s)},
     }
-    own = {name: value for name, value in report.mld.items() if name in TOLD}
+    own = {name: value for name, value in report.mld.items() if name in WRITTEN_MEMBERS}
     written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in own.items()}
     return written | ({ENDS: {"S": _ends_text(report.ends)}} if report.ends else {})
 
@@ -258,14 +258,14 @@ def own_report(
     ends: Sequence[tuple[str, float]] = (),
     *,
     leaving: bool = False,
-    told: Mapping[str, str] = NOTHING,
+    members: Mapping[str, str] = NOTHING,
 ) -> WorkerReport:
     """Return a worker's own report at wall time `now_s`.
 
     `rings` are its figures by metric. A metric that was never measured is left out: it would make the worker a failing
     one, which never gets a lease, and without it the worker is a default worker. `ends` has workers that were found
-    dead, with the epoch seconds; the newest are kept. `told` are further members of `OWN_MEMBERS`; empty ones are left
-    out.
+    dead, with the epoch seconds; the newest are kept. `members` are further members of `OWN_MEMBERS`; empty ones are
+    left out.
     """
     samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
     return WorkerReport(
@@ -276,13 +276,14 @@ def own_report(
         mld={
             "version": version,
             **({"leaving": str(int(now_s))} if leaving else {}),
-            **{name: value for name, value in told.items() if value},
+            **{name: value for name, value in members.items() if value},
         },
         ends={worker: int(at_s) for worker, at_s in ends},
     )
 
 
 def _ends_text(ends: Mapping[str, int]) -> str:
+    """Return the text of the attribute ENDS: the newest of these workers, as many as fit."""
     newest = sorted(ends.items(), key=lambda end: end[1])[-ENDS_MAX:]
     while len(text := json.dumps(newest)) > ENDS_CHARACTERS_MAX:
         newest = newest[1:]
@@ -290,6 +291,7 @@ def _ends_text(ends: Mapping[str, int]) -> str:
 
 
 def _ends(text: str) -> dict[str, int]:
+    """Return the workers in a text of `_ends_text`. Raises ValueError or another error if the text is damaged."""
     ends = {str(worker): int(at_s) for worker, at_s in json.loads(text)[:ENDS_MAX]}
     if not all(0 <= at_s <= FIGURE_MAX for at_s in ends.values()):
         raise ValueError("no times")
@@ -397,6 +399,7 @@ def sort_out(
 
 
 def _age_order(report: WorkerReport) -> tuple[float, bool]:
+    """Return a key that sorts reports from old to new; of two equally old ones, the one in the lease table is last."""
     return (-math.inf if report.updated_at_s is None else report.updated_at_s), not report.legacy
 
 
@@ -441,6 +444,7 @@ def _lists(row: Row, name: str) -> Iterable[tuple[str, tuple[Decimal, ...]]]:
 
 
 def _numbers(value: Mapping[str, Any], name: str) -> tuple[Decimal, ...]:
+    """Return the numbers of a list. Raises CorruptReportError if it is no list of numbers."""
     numbers = value.get("L")
     if not isinstance(numbers, Sequence) or isinstance(numbers, str):
         raise CorruptReportError(f"{name} is not a list")

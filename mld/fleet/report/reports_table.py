@@ -118,6 +118,9 @@ class ReportsTable:
     def _request(
         self, worker: str, condition: str | None, values: Mapping[str, Any], update: str | None = None
     ) -> Request:
+        """Return a request about the row of `worker`. `condition` and `update` are expressions of DynamoDB, in which
+        `#name` stands for the attribute `name`.
+        """
         request: Request = {"Key": {self._place.key: {"S": worker}}, "ExpressionAttributeValues": dict(values)}
         if update is not None:
             request["UpdateExpression"] = update
@@ -127,8 +130,8 @@ class ReportsTable:
 
 
 class StoredReports:
-    """All reports of a fleet. Those in the lease table come with every scan of it; those in the legacy table are read
-    here.
+    """All reports of a fleet. A scan of the lease table includes the reports in it; this class reads those in the
+    legacy table.
 
     `places` returns the tables in which reports may be now.
     """
@@ -148,7 +151,7 @@ class StoredReports:
                     log.info("no legacy reports: %s", error, extra={"action": "reports_table_missing"})
         return tuple(found)
 
-    async def beside(self, scan: TableScan) -> tuple[WorkerReport, ...]:
+    async def all_reports(self, scan: TableScan) -> tuple[WorkerReport, ...]:
         """Return all reports: those in `scan`, and those of the legacy table. Raises TableError."""
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
 

@@ -37,7 +37,7 @@ _NEEDS = {
 
 _PORT_LEAKS = (
     "aws.boundary",
-    "        if (what, type(error)) in self._told:\n            return\n",
+    "        if (what, type(error)) in self._reported:\n            return\n",
     "        raise error\n",
 )
 """The ports let through what nobody expected, so that it is the loops that must survive it."""

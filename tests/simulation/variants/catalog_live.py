@@ -28,7 +28,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "only a leader takes leases from a silent owner",
         (
             "assign.takeover",
-            "        return self.observations.moved_at(lease.key) + alone_s\n",
+            "        return self.observations.moved_at(lease.key) + still_s_max\n",
             "        return math.inf\n",
         ),
     ),

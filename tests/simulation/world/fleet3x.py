@@ -89,7 +89,7 @@ async def report_of_another(dynamo: SimulatedDynamo, clock: Clock, seconds: floa
     """A worker that reads another stream reports in the lease table for so long, and then leaves its last report."""
     worker, until = f"{STRANGER}{clock.monotonic():.0f}", clock.monotonic() + seconds
     while dynamo.has_table(TABLE):
-        own = reports.own_report(worker, {}, clock.wall(), "0.2", told={"stream": "another"})
+        own = reports.own_report(worker, {}, clock.wall(), "0.2", members={"stream": "another"})
         dynamo.put_row(TABLE, {"leaseKey": {"S": worker}, **reports.attributes(own)})
         if clock.monotonic() + REPORT_PERIOD_S > until:
             return

@@ -145,7 +145,7 @@ def test_a_client_is_made_without_a_look_into_the_directory_of_every_service(
             read_timeout_s=1.0,
             connect_timeout_s=1.0,
             pool_connections_max=1,
-            access=factory.access_beside_kinesis(None, None),
+            access=factory.access_as_kinesis(None, None),
         )
 
 

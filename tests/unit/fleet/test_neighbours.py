@@ -74,7 +74,7 @@ async def test_reports_forged_under_ever_new_names_make_nobody_read_the_table_at
     await world.advance(120.0)
     reads = world.dynamo.usage(operation="Scan").requests
     for number in range(300):
-        forged = reports.own_report(f"forged-{number}", {}, world.clock.wall(), "0.3", told={"meter": "boot"})
+        forged = reports.own_report(f"forged-{number}", {}, world.clock.wall(), "0.3", members={"meter": "boot"})
         world.dynamo.put_row(TABLE, {"leaseKey": {"S": forged.worker}, **reports.attributes(forged)})
         await world.advance(1.0)
     looks, runs = 300 / LOOK_PERIOD_S, 300 / 60 * NEIGHBOUR_RUNS.tokens

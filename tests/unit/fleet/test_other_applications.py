@@ -25,7 +25,7 @@ OTHER = "orders"
 
 
 def put_report(world: Fleet, worker: str, stream: str, *, age_s: float = 0.0) -> None:
-    own = reports.own_report(worker, {}, world.clock.wall() - age_s, "0.2", told={"stream": stream})
+    own = reports.own_report(worker, {}, world.clock.wall() - age_s, "0.2", members={"stream": stream})
     world.dynamo.put_row(TABLE, {"leaseKey": {"S": worker}, **reports.attributes(own)})
 
 
@@ -139,7 +139,7 @@ async def test_of_two_that_start_at_once_one_works_and_both_say_it_within_a_minu
 
 
 def report(worker: str, at_s: float, **told: str) -> WorkerReport:
-    return reports.own_report(worker, {}, at_s, "0.2", told=told)
+    return reports.own_report(worker, {}, at_s, "0.2", members=told)
 
 
 @pytest.mark.parametrize(

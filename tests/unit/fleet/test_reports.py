@@ -172,7 +172,7 @@ def test_what_is_written_reads_back(rings: dict[str, list[float]]) -> None:
 
 def test_a_worker_tells_where_it_is_and_nothing_else_is_written() -> None:
     told = {"host": "ip-10-0-1-23", "pid": "4711", "started": "1763661600", "meter": "boot", "stream": "clicks"}
-    own = reports.own_report("w", {}, NOW, "0.2", told={**told, "meter": ""})
+    own = reports.own_report("w", {}, NOW, "0.2", members={**told, "meter": ""})
     written = reports.attributes(own)
     assert written["mldHost"] == {"S": "ip-10-0-1-23"}
     assert "mldMeter" not in written

@@ -80,10 +80,10 @@ def test_the_status_page_is_told_of_the_session_and_its_triggers_and_no_more(fil
     status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7)
     status.ready({"ui": "http://127.0.0.1:4041", "master": "spark://secret@host"})
     status.triggered(COUNTS, {})
-    (told,) = sparkhosts.told("clicks")
+    (told,) = sparkhosts.shown("clicks")
     assert (told["ui"], told["counters"]["triggers"], told["pid"]) == ("http://127.0.0.1:4041", 1, os.getpid())
-    assert told.keys() == set(sparkhosts.TOLD)
-    assert sparkhosts.told("another") == []
+    assert told.keys() == set(sparkhosts.SHOWN_FIELDS)
+    assert sparkhosts.shown("another") == []
 
 
 def test_another_processor_hears_nothing_of_spark(file, capsys):
