@@ -236,7 +236,7 @@ def test_a_parked_position_is_kept_in_the_words() -> None:
 
 
 def told(worker: str, ago_s: int = 5, **told_of_it: str) -> WorkerReport:
-    return own_report(worker, {}, NOW_S - ago_s, "0.3", told=told_of_it)
+    return own_report(worker, {}, NOW_S - ago_s, "0.3", members=told_of_it)
 
 
 @pytest.mark.parametrize(
