@@ -243,7 +243,7 @@ def _load_and_log(
     scrub.hide(loaded.secrets)
     options = LogOptions(scrub, log_level, log_configuration, os.environ)
     if loaded.settings.log_level is not LogLevel.INFO:
-        options.apply(loaded.settings)
+        options.apply(loaded.settings, options.read())
     took_ms = round((time.monotonic() - started_at) * 1000, 1)
     logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
     return loaded, options

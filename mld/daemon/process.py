@@ -31,7 +31,7 @@ from mld.daemon.child_setup import child_environment, commands_by_stream
 from mld.daemon.group_membership import Membership, hold_on
 from mld.daemon.missing_init import warn_without_init
 from mld.daemon.process_tuning import tune_process
-from mld.daemon.reload import Reloader, refuse_unusable, reload_worker
+from mld.daemon.reload import Reloader, ReloadRequests, refuse_unusable, reload_worker
 from mld.daemon.service_clients import dynamo_client, stream_client
 from mld.daemon.showing import ShowingParts, showing
 from mld.daemon.signals import StopSignals, hang_up_here
@@ -102,7 +102,7 @@ class _Daemon:
         self.metrics = Metrics()
         self.worker: Worker | None = None
         self.manager = claim_manager(os.environ, os.getpid())
-        self.stop = StopSignals(hang_up_here(is_supervised=self.manager.is_there), self._reload)
+        self.stop = StopSignals(hang_up_here(is_supervised=self.manager.is_there), ReloadRequests(self._reload).ask)
         for remark in refuse_unusable(settings, request.properties_file):
             log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
         self.command = runnable(split_command(settings.child.command))
@@ -126,9 +126,9 @@ class _Daemon:
         factory = self.factory if settings == self.settings else client_factory(settings)
         return stream_client(factory, self.metrics, kind)
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         """Read the properties file again, at SIGHUP."""
-        reload_worker(self.worker, self.request.reloader, self.manager, self.metrics, self.clock)
+        await reload_worker(self.worker, self.request.reloader, self.manager, self.metrics, self.clock)
 
     def log_start(self) -> None:
         """Log the first line, with the names and settings that identify this worker."""

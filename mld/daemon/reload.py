@@ -6,18 +6,21 @@ without that mark are named in the log. `mld.daemon.streams_reader` reads the li
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mld.check.refusals import refusals
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
+from mld.daemon.file_reads import FileHangsError, FileReads
 from mld.daemon.systemd import ServiceManager
 from mld.logging import logs
+from mld.logging.logback import LogbackError, LogbackLevels
 from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.metrics.words import refusal_words, restart_words
@@ -47,9 +50,15 @@ class LogOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     """Values for the variables in the logback file."""
 
-    def apply(self, settings: Settings) -> None:
-        """Set the log level of the command line, or if it names none, that of the properties file."""
-        logs.change_level(self.level or settings.log_level.value, self.file, self.env)
+    def read(self) -> LogbackLevels | LogbackError | None:
+        """Read the logback file, if there is one; blocks."""
+        return logs.levels_again(self.file, self.env)
+
+    def apply(self, settings: Settings, levels: LogbackLevels | LogbackError | None) -> None:
+        """Set the log level of the command line, or if it names none, that of the properties file. Those in `levels`,
+        which `read` has returned, overrule it.
+        """
+        logs.change_level(self.level or settings.log_level.value, self.file, levels)
 
     def is_quieter(self, settings: Settings) -> bool:
         """Return whether less would be logged with these settings than is logged now."""
@@ -86,18 +95,26 @@ class Reloader:
         overrides: Sequence[str],
         env: Mapping[str, str],
         options: LogOptions,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
-        """Make a reloader. `file` is an absolute path; `overrides` and `env` are those of the daemon's start."""
+        """Make a reloader. `file` is an absolute path; `overrides` and `env` are those of the daemon's start.
+
+        `run` calls the function that reads the files; by default in a thread, see `FileReads`.
+        """
         self.running = running
         self.file = file
         self._overrides = overrides
         self._env = env
         self._options = options
+        self._run = run or FileReads("reload").run
 
-    def reload(self) -> Reload:
+    async def reload(self) -> Reload:
         """Read the file, and apply the keys that may change at once. Raises nothing: errors are in the result."""
         try:
-            return self._reload()
+            loaded, levels = await self._run(self._read)
+            return self._take(loaded, levels)
+        except FileHangsError as error:
+            why = str(error)
         except ConfigurationError as error:
             self._log_new(error.warnings)
             why = "; ".join(str(problem) for problem in error.problems)
@@ -109,21 +126,25 @@ class Reloader:
         log.error("not reloaded: %s", f"{self.file} {refusal_words(why)}", extra={"action": "reload_failed"})
         return Reload(None, why)
 
-    def _reload(self) -> Reload:
-        """Read the file, and apply the keys that may change at once. Raises ConfigurationError and OSError."""
+    def _read(self) -> tuple[LoadedConfiguration, LogbackLevels | LogbackError | None]:
+        """Read the file, and the levels of the log; blocks. Raises ConfigurationError and OSError."""
         if not stat.S_ISREG(Path(self.file).stat().st_mode):
             raise ConfigurationError([Remark(Level.ERROR, "the file", self.file, "is no regular file", READ_ONCE)])
         loaded = load(self.file, self._overrides, self._env)
-        self._options.scrub.hide(loaded.secrets)
         refuse_unusable(loaded.settings, self.file)
+        return loaded, self._options.read()
+
+    def _take(self, loaded: LoadedConfiguration, levels: LogbackLevels | LogbackError | None) -> Reload:
+        """Apply the keys that may change at once."""
+        self._options.scrub.hide(loaded.secrets)
         self._log_new(loaded.remarks)
         changes = changes_between(self.running, loaded)
         self.running = replace(changes.running, remarks=loaded.remarks)
         if self._options.is_quieter(changes.running.settings):
             self._log(changes)  # first, because afterwards the level of this line may no longer be logged
-            self._options.apply(changes.running.settings)
+            self._options.apply(changes.running.settings, levels)
         else:
-            self._options.apply(changes.running.settings)
+            self._options.apply(changes.running.settings, levels)
             self._log(changes)
         return Reload(changes.running.settings, taken=tuple(changes.taken), waiting=tuple(changes.waiting))
 
@@ -158,7 +179,26 @@ def refuse_unusable(settings: Settings, file: str) -> list[Remark]:
     return remarks
 
 
-def reload_worker(
+class ReloadRequests:
+    """Reloads when it is asked to, once at a time: requests that come meanwhile lead to one more."""
+
+    def __init__(self, reload: Callable[[], Awaitable[None]]) -> None:
+        self._reload = reload
+        self._is_asked = False
+        self._running: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        self._is_asked = True
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._is_asked:
+            self._is_asked = False
+            await self._reload()
+
+
+async def reload_worker(
     worker: Worker | None, reloader: Reloader | None, manager: ServiceManager, metrics: Metrics, clock: Clock
 ) -> None:
     """Read the properties file again, and give the new settings to the worker."""
@@ -170,7 +210,7 @@ def reload_worker(
     configuration = metrics.worker.configuration
     manager.reloading(clock.monotonic())
     try:
-        done = reloader.reload()
+        done = await reloader.reload()
         if done.settings is None:
             configuration.note_refused(reloader.file, done.why, clock.wall())
             metrics.events.note(EventKind.CONFIG, f"reload refused: {done.why}")
@@ -180,7 +220,8 @@ def reload_worker(
         metrics.events.note(EventKind.CONFIG, f"reloaded{_changes(done)}")
         worker.adjust(done.settings.child)
     finally:
-        manager.ready()
+        if worker.is_ready:  # not if a stop was asked for meanwhile
+            manager.ready()
 
 
 def _changes(done: Reload) -> str:

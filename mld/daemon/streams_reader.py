@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
+from mld.daemon.file_reads import FileReads
 from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.loader import bytes_of_list
@@ -45,6 +47,7 @@ class StreamsReader:
         """
         self._streams = streams
         self._file = file
+        self._reads = FileReads("streams-file")
         self.scrub = scrub
         self._pause = pause
         self._logged: frozenset[str] = frozenset()  # the warnings, or the reason of a refusal, that were logged last
@@ -62,7 +65,7 @@ class StreamsReader:
         if self._file is None:
             return self._streams
         try:
-            data = await asyncio.to_thread(bytes_of_list, self._file)
+            data = await self._reads.run(partial(bytes_of_list, self._file))
             if data == self._data:
                 self.on_look(self._file.path, None)
                 return self._streams  # parsing a thousand streams with their keys takes 0.15 s
@@ -84,16 +87,16 @@ class StreamsReader:
         """
         assert self._file is not None
         try:
-            listed = await asyncio.to_thread(self._file.parse, data)
+            listed = await self._reads.run(partial(self._file.parse, data))
             if listed.streams == self._streams:
                 return listed
         except ConfigurationError:
             await self._pause()
-            if data == await asyncio.to_thread(bytes_of_list, self._file):
+            if data == await self._reads.run(partial(bytes_of_list, self._file)):
                 raise
             return None
         await self._pause()
-        return listed if data == await asyncio.to_thread(bytes_of_list, self._file) else None
+        return listed if data == await self._reads.run(partial(bytes_of_list, self._file)) else None
 
     def _take(self, path: str, listed: StreamList, data: bytes) -> None:
         """Use a new list from now on, hide its secrets, and log warnings that were not logged before."""

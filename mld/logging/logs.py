@@ -298,15 +298,25 @@ def name_worker(worker: str) -> None:
         handler.addFilter(named)
 
 
-def change_level(level: str, configuration_file: str | None, env: Mapping[str, str]) -> None:
-    """Log from `level` on. The file given by `-l` is read again, and overrules it. If that fails, nothing changes."""
+def levels_again(configuration_file: str | None, env: Mapping[str, str]) -> LogbackLevels | LogbackError | None:
+    """Read the file given by `-l` again; blocks. Return its levels, or why it cannot be used; None without a file."""
     try:
-        found = None if configuration_file is None else levels_of(configuration_file, env, again=True)
+        return None if configuration_file is None else levels_of(configuration_file, env, again=True)
     except LogbackError as error:
+        return error
+
+
+def change_level(
+    level: str, configuration_file: str | None = None, found: LogbackLevels | LogbackError | None = None
+) -> None:
+    """Log from `level` on. The levels `found` in the file given by `-l` overrule it. If the file cannot be used,
+    nothing changes.
+    """
+    if isinstance(found, LogbackError):
         log.warning(
             "the levels of the log stay as they are: %s cannot be used: %s",
             configuration_file,
-            error,
+            found,
             extra={"action": "log_configuration", "file": configuration_file},
         )
         return

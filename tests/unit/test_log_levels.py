@@ -20,6 +20,6 @@ def levels_kept() -> Iterator[None]:
 
 @pytest.mark.parametrize(("level", "of_libraries"), [("debug", logging.WARNING), ("error", logging.ERROR)])
 def test_libraries_log_at_warning_at_the_least(level: str, of_libraries: int) -> None:
-    change_level(level, None, {})
+    change_level(level)
     assert logging.getLogger().level == getattr(logging, level.upper())
     assert {logging.getLogger(name).level for name in QUIET_LIBRARIES} == {of_libraries}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
+from mld.daemon import file_reads, streams_reader
 from mld.daemon.streams_reader import StreamsReader
 from mld.properties.loader import load
 from mld.properties.scrubber import Scrubber
@@ -125,3 +127,16 @@ async def test_whatever_takes_the_place_of_the_file_is_not_waited_for(
                 listed.path.write_text("a\n" * 10**6)
         assert await listed.names() == ["a", "b"]
     assert [vars(one).get("action") for one in caplog.records] == ["streams_file_refused"]
+
+
+async def test_a_list_on_a_mount_that_hangs_is_said(
+    listed: Listed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mount = threading.Event()
+    monkeypatch.setattr(streams_reader, "bytes_of_list", lambda _: mount.wait())
+    monkeypatch.setattr(file_reads, "READ_S_MAX", 0.05)
+    try:
+        assert await listed.names() == ["a", "b"]
+    finally:
+        mount.set()
+    assert "was not read within 0.05 s: its disk or network mount hangs" in caplog.text
