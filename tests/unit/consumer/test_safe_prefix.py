@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.consumer import safe_prefix
-from mld.consumer.safe_prefix import RECORDS_MAX, STRETCHES_MAX, SafePrefix
+from mld.consumer.safe_prefix import RECORDS_MAX, STEP_RECORDS, STRETCHES_MAX, SafePrefix
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import finish
 
@@ -108,6 +108,7 @@ def test_a_long_prefix_passes_no_open_record_either_and_all_in_the_end(pages, ac
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(safe_prefix, "RECORDS_MAX", 8)
         patched.setattr(safe_prefix, "STRETCHES_MAX", 3)
+        patched.setattr(safe_prefix, "STEP_RECORDS", 3)
         prefix, owners, confirmed = SafePrefix(CHILDREN, START), "", [100] * CHILDREN
         for page, act in itertools.zip_longest(pages, acts):
             if page is not None:
@@ -151,5 +152,5 @@ def test_a_checkpoint_that_frees_many_records_is_no_long_turn_of_the_loop():
     prefix.confirmed(0, Position("5100"))
     steps = prefix.advance()
     next(steps)
-    assert prefix.position == Position("101")
+    assert prefix.position == Position(str(100 + STEP_RECORDS))
     assert finish(steps) == Position("5100")
