@@ -15,7 +15,7 @@ import logging
 
 from mld.core.clock import Clock
 from mld.core.log_fields import about
-from mld.core.token_budget import BudgetLimit, TokenBudget
+from mld.core.token_budget import BudgetLimit, ReportedBudget
 from mld.metrics.events import EventKind
 from mld.metrics.shard import ShardMetrics
 
@@ -36,8 +36,6 @@ WARNINGS = BudgetLimit("warnings", 10, MINUTE_S)
 """Lines of the log about single records. Ten show what is wrong; the log is for the other shards, too."""
 LETTERS = BudgetLimit("dead_letters", 60, MINUTE_S)
 """Dead letters. With the usual pause before a restart, a shard writes at most one every two seconds."""
-REPORTS = BudgetLimit("said", 1, MINUTE_S)
-"""Reports that a budget is used up."""
 SPENT_SHOWN_S = 600.0
 """How long a budget that was used up is shown as a fault: longer than it takes somebody to look."""
 
@@ -53,8 +51,7 @@ class RecordBudget:
     """One budget of a shard. It reports when it is used up."""
 
     def __init__(self, limit: BudgetLimit, shard: str, clock: Clock, metrics: ShardMetrics) -> None:
-        self._budget = TokenBudget(limit)
-        self._reports = TokenBudget(REPORTS)
+        self._budget = ReportedBudget(limit)
         self._shard = shard
         self._clock = clock
         self._metrics = metrics
@@ -82,9 +79,8 @@ class RecordBudget:
         """Count a refusal. Once a minute, also log it, and note it as an event and a fault of the shard."""
         name = self._budget.limit.name
         self._metrics.budget_refusals.add(name)
-        if not self._reports.allows(now):
+        if not self._budget.begin_report(now):
             return
-        self._reports.charge(now)
         words = f"the budget of {name} that records of a shard have is used up: {CONSEQUENCES[name]}"
         self._metrics.spent(name, words, self._clock.wall(), SPENT_SHOWN_S)
         self._metrics.events.note(EventKind.BUDGET, words, shard=self._shard)

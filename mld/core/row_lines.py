@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 
 from mld.core.clock import Clock
-from mld.core.token_budget import BudgetLimit, TokenBudget
+from mld.core.token_budget import BudgetLimit, ReportedBudget
 
 log = logging.getLogger(__name__)
 
 LINES = BudgetLimit("row_lines", 20, 60.0)
 """Lines of one kind in a minute. A table that has so many odd rows at once has one fault, not twenty."""
-REPORTS = BudgetLimit("said", 1, 60.0)
-"""Lines that say that others are left out."""
 
 
 class RowLines:
@@ -25,8 +23,7 @@ class RowLines:
     def __init__(self, kind: str, clock: Clock) -> None:
         self._kind = kind
         self._clock = clock
-        self._lines = TokenBudget(LINES)
-        self._reports = TokenBudget(REPORTS)
+        self._lines = ReportedBudget(LINES)
 
     def may_log(self) -> bool:
         """Return whether one more row may be logged now. If not, log once a minute that rows are left out."""
@@ -34,8 +31,7 @@ class RowLines:
         if self._lines.allows(now):
             self._lines.charge(now)
             return True
-        if self._reports.allows(now):
-            self._reports.charge(now)
+        if self._lines.begin_report(now):
             log.warning(
                 "more than %d lines about %s within a minute; the others are left out, and mld doctor reads them all",
                 LINES.tokens,

@@ -26,6 +26,10 @@ class BudgetLimit:
     period_s: float
 
 
+REPORTS = BudgetLimit("said", 1, 60.0)
+"""Reports that a budget is used up."""
+
+
 class TokenBudget:
     """One budget. It is full at first."""
 
@@ -56,3 +60,20 @@ class TokenBudget:
         """Return the seconds until work may begin; 0 if it may begin now."""
         missing = 1.0 - self.left(now)
         return max(0.0, missing * self.limit.period_s / self.limit.tokens)
+
+
+class ReportedBudget(TokenBudget):
+    """A budget whose refusals are reported, at most once in `REPORTS.period_s`."""
+
+    __slots__ = ("_reports",)
+
+    def __init__(self, limit: BudgetLimit) -> None:
+        super().__init__(limit)
+        self._reports = TokenBudget(REPORTS)
+
+    def begin_report(self, now: float) -> bool:
+        """Return whether a refusal is to be reported. If so, none is for a minute."""
+        if not self._reports.allows(now):
+            return False
+        self._reports.charge(now)
+        return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.core.token_budget import BudgetLimit, TokenBudget
+from mld.core.token_budget import BudgetLimit, ReportedBudget, TokenBudget
 
 LIMIT = BudgetLimit("of a test", 20, 60.0)
 
@@ -40,6 +40,11 @@ def test_work_that_turns_out_to_be_dear_is_paid_within_two_periods() -> None:
     assert budget.left(0.0) == -20
     assert not budget.allows(60.0)
     assert budget.left(120.0) == 20
+
+
+def test_refusals_are_reported_once_a_minute_whatever_the_budget() -> None:
+    budget = ReportedBudget(BudgetLimit("of a test", 1, 3600.0))
+    assert [budget.begin_report(now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)] == [True, False, False, True, False]
 
 
 def test_work_that_costs_nothing_is_never_refused() -> None:
