@@ -1,8 +1,8 @@
-"""`address_source`: says which key or variable leads to the address that a client connects to, for an error that no
-connection came.
+"""`address_source`: finds the key or variable that decides to which address a client connects. The error of a client
+that cannot connect names it.
 
-It follows botocore: an endpoint of the file wins over the variables, these over the profile; without any of them the
-region decides. If there is a proxy, that is the address.
+The rule is botocore's. If there is a proxy, the client connects to that. Otherwise an endpoint in the properties file
+wins over the environment variables, and these over the profile; if none of them names an endpoint, the region decides.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ _KEYS = {
     "cloudwatch": ("cloudWatchEndpoint", "cloudWatchClient.proxyUrl"),
 }
 _OTHERS = ("its endpoint", "kinesisClient.proxyUrl")
-"""Clients of other services go the way of Kinesis."""
+"""For the clients of other services, which use the proxy of Kinesis."""
 
 
 def address_source(service: str, client: BaseClient, access: ClientSettings) -> str:
-    """Return what the operator has to check if `client`, made from `access`, gets no connection."""
+    """Return the key, variable or other setting that the operator has to check if `client`, made from `access`, cannot
+    connect.
+    """
     endpoint_key, proxy_key = _KEYS.get(service, _OTHERS)
     url = client.meta.endpoint_url
     if access.proxy_url is not None:

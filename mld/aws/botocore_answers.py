@@ -64,8 +64,8 @@ def _limit(session: Any, body_bytes_max: int) -> None:
     send = session.send
 
     def send_and_read(request: Any) -> Any:
-        """Send a request, and read the answer here, with the limit, unless botocore passes the answer on as a
-        stream.
+        """Send a request, and read the answer here, with the limit. Only a successful answer that botocore passes on as
+        a stream is not read here.
         """
         is_read_later, request.stream_output = request.stream_output, True
         response = send(request)

@@ -44,7 +44,7 @@ class BotoService:
     """One service client (Kinesis, DynamoDB). `threads_max` calls run in parallel; `name` is for threads and messages.
 
     `client_factory` runs in one of the threads, at `open` or at the first call. If it fails, the next call runs it
-    again. `source_of` names for its client what leads to the address, see `address_source`.
+    again. `source_of` returns the setting that decides to which address the client connects, see `address_source`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class BotoService:
         return await self._threads.run(lambda: use(self._made_client()))
 
     def remedy(self) -> str:
-        """Return what to check if no connection comes, to be appended to the reason."""
+        """Return a text to append to the reason of a failed connection: which setting to check; empty if unknown."""
         client = self._client
         return "" if client is None or self._source_of is None else f"; check {self._source_of(client)}"
 

@@ -158,7 +158,9 @@ class ClientFactory:
         return client
 
     def address_source(self, service: str, client: BaseClient, access: ClientSettings | None = None) -> str:
-        """Return what leads to the address of a client of this factory; see `mld.aws.address_source`."""
+        """Return the setting that decides to which address a client of this factory connects; see
+        `mld.aws.address_source`.
+        """
         return address_source(service, client, access or self._access[service])
 
     def credentials_of(self, service: str) -> Credentials | None:

@@ -110,6 +110,7 @@ class AggregateReports:
             self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
 
     def _cancel(self) -> None:
+        """Cancel the timer for the next report, if one is set."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

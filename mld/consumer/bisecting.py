@@ -100,8 +100,8 @@ class Bisecting:
     def passed(self, last: Position) -> Bisecting:
         """Return the state after the processor has accepted the part that ends with `last`.
 
-        While no part fails (`bad` is None), the next part is twice as large. If the part reaches `bad`, what failed
-        there as a whole has been accepted in parts, and the search goes on after it.
+        While no part fails (`bad` is None), the next part is twice as large. If the part reaches `bad`, the records
+        that failed as a whole have been accepted in parts, and the search continues after them.
         """
         if self.end is None or self.good is None:
             return self

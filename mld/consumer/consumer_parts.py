@@ -1,5 +1,5 @@
-"""`ConsumerParts` holds what all consumers of a worker share, and `ShardSource` what the consumers of one stream
-share.
+"""Objects that consumers share: `ConsumerParts` are those of all consumers of a worker, `ShardSource` those of all
+consumers of one stream.
 """
 
 from __future__ import annotations

@@ -31,32 +31,32 @@ ANSWER_TIMEOUT_S = 10.0  # a server that is still importing modules answers late
 class ForkedProcess:
     """A process that the fork server forked. It has those members of `subprocess.Popen` that `child` uses.
 
-    It leads a process group of its own. Its parent is the server, which reports the exit on `line`.
+    It leads a process group of its own. Its parent is the server, which reports the exit on `connection`.
     """
 
-    def __init__(self, pid: int, line: socket.socket, pipes: Sequence[IO[bytes]]) -> None:
+    def __init__(self, pid: int, connection: socket.socket, pipes: Sequence[IO[bytes]]) -> None:
         self.pid = pid
         self.stdin, self.stdout, self.stderr = pipes
         self.returncode: int | None = None
-        self._line = line
+        self._connection = connection
 
     def exit_handle(self) -> int:
         """Return a new descriptor that becomes readable when the process has exited."""
-        return os.dup(self._line.fileno())
+        return os.dup(self._connection.fileno())
 
     def poll(self) -> int | None:
         """Return the exit code, or the negative number of the signal that ended the process; None while it runs."""
         if self.returncode is None:
             with contextlib.suppress(BlockingIOError):
-                self.returncode = _code(_receive(self._line))
-                self._line.close()
+                self.returncode = _code(_receive(self._connection))
+                self._connection.close()
         return self.returncode
 
 
-def _receive(line: socket.socket) -> bytes:
+def _receive(connection: socket.socket) -> bytes:
     """Return the server's next record; empty if the server has closed the connection."""
     try:
-        return line.recv(fork_requests.RECORD_BYTES)
+        return connection.recv(fork_requests.RECORD_BYTES)
     except ConnectionError:
         return b""
 
@@ -80,24 +80,24 @@ async def fork(command: Sequence[str], environment: Mapping[str, str]) -> Forked
     arguments = [os.fsencode(argument) for argument in command[1:]]
     variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     request = Request.of(os.getcwdb(), arguments, variables, own_group=True)  # noqa: PTH109
-    line = _connect(request, meeting.runtime_places(variables))
-    if line is None:
+    connection = _connect(request, meeting.runtime_places(variables))
+    if connection is None:
         return None
     with contextlib.ExitStack() as undo:
-        undo.callback(line.close)
+        undo.callback(connection.close)
         (stdin, stdout, stderr), theirs = _pipes(undo)
         try:
-            fork_requests.send_request(line, request, theirs)
+            fork_requests.send_request(connection, request, theirs)
             _close_all(theirs)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                record = await asyncio.get_running_loop().sock_recv(line, fork_requests.RECORD_BYTES)
+                record = await asyncio.get_running_loop().sock_recv(connection, fork_requests.RECORD_BYTES)
         except (OSError, TimeoutError) as error:
             log.debug("the fork server does not answer: %r", error, extra={"action": "fork_unanswered"})
             return None
         if (answer := fork_requests.decode_record(record)) is None or answer[0] != fork_requests.PID:
             return None
         undo.pop_all()
-        return ForkedProcess(answer[1], line, (stdin, stdout, stderr))
+        return ForkedProcess(answer[1], connection, (stdin, stdout, stderr))
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -113,16 +113,16 @@ def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
     directory = owner and meeting.find(fork_requests.PROGRAM, owner, places, fork_requests.NAME_BYTES_MAX)
     if directory is None:
         return None
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.close(fork_requests.open_runtime_directory(directory))
-        line.setblocking(False)
-        line.connect(fork_requests.socket_path(directory, request.server_name()))
-        if fork_requests.peer(line)[1] == os.getuid():
-            return line
+        connection.setblocking(False)
+        connection.connect(fork_requests.socket_path(directory, request.server_name()))
+        if fork_requests.peer(connection)[1] == os.getuid():
+            return connection
     except (OSError, MeetingError):
         pass
-    line.close()
+    connection.close()
     return None
 
 

@@ -91,6 +91,7 @@ class Overdue:
         self._forget_timer()
 
     def _forget_timer(self) -> None:
+        """Cancel the timer for the next check, if one is set."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

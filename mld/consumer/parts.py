@@ -73,14 +73,14 @@ class Part(PlainBatch):
 
 
 class JoinedBatch(PlainBatch):
-    """Several batches of one page, joined into one. None of them has aggregates. `last` is the one that reaches
-    furthest.
+    """Several batches of one page, joined into one. None of them has aggregates. The last position and the lag of the
+    result are those of `ends_as`.
     """
 
-    def __init__(self, parts: Sequence[ChildBatch], last: ChildBatch) -> None:
+    def __init__(self, parts: Sequence[ChildBatch], ends_as: ChildBatch) -> None:
         self.parts = parts
-        self.largest = last.largest
-        self.millis_behind_latest = last.millis_behind_latest
+        self.largest = ends_as.largest
+        self.millis_behind_latest = ends_as.millis_behind_latest
 
     @property
     def data_bytes(self) -> int:

@@ -87,7 +87,7 @@ class PrefixWriter:
                 case None:
                     retry_s = STORE_INTERVAL_S
                     await wait_for_event(self._hurried, STORE_INTERVAL_S)
-                case CheckpointErrorName.SHUTDOWN:
+                case CheckpointErrorName.SHUTDOWN:  # the lease is lost
                     self.is_closed = True
                 case _ if self._hurried.is_set():
                     await self._clock.sleep(STORE_INTERVAL_S)

@@ -268,6 +268,7 @@ class Processor:
             self._timeout = asyncio.get_running_loop().call_later(self._reply_timeout_s, self._give_up_waiting)
 
     def _forget_timeout(self) -> None:
+        """Stop the reply timeout, if it runs."""
         timeout, self._timeout = self._timeout, None
         if timeout is not None:
             timeout.cancel()

@@ -1,4 +1,4 @@
-"""`RecordBudgets`: what the records of one shard may make this worker do, beyond their delivery.
+"""`RecordBudgets`: limits the work that the records of one shard can cause in this worker, besides their delivery.
 
 Rules: retrieval#budgets-for-what-records-ask-for. Whoever may put records into a stream decides what is in them. So
 each shard has a `RecordBudget` for every kind of work that its records can cause besides their delivery: calls,

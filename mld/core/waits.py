@@ -116,6 +116,7 @@ class LazyTimer:
         self._on_due = _nothing
 
     def _cancel(self) -> None:
+        """Cancel the timer of the event loop, if one is set."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

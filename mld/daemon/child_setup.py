@@ -62,7 +62,8 @@ def commands_by_stream(
 
 
 def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
-    """Return what looks up a stream's ARN and creation time for its children, if the command is the Spark processor.
+    """Return the object that looks up a stream's ARN and creation time for its children. Return None unless the command
+    is the Spark processor.
 
     Only that processor needs them: it keeps positions that may outlive the stream.
     """

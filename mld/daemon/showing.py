@@ -125,7 +125,7 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
 
 
 def _slowly_read(parts: ShowingParts) -> DynamoLeaseTable:
-    """Return the lease table with scans that read one page at a time: what people look at needs no parallel reads."""
+    """Return the lease table with scans that read one page at a time, because a page for people may take longer."""
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,

@@ -19,7 +19,7 @@ from mld.tracking.stream_list import ListedStream, account_and_name
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What selects a client: all streams of one place are read through the same client."""
+    """The kind, region and credentials of some streams. All streams with the same ones are read through one client."""
 
     kind: StreamKind
     region: str | None
@@ -133,7 +133,9 @@ class StreamClients:
         return await self._service_at(self._place(arn, region, None if own is None else own.credentials))
 
     def _place(self, arn: str | None, region: str | None, credentials: CredentialsChain | None = None) -> _Place:
-        """Return what selects the client of a stream. By default it has the credentials of the settings."""
+        """Return the kind, region and credentials that select the client of a stream; by default the credentials of the
+        settings.
+        """
         return _Place(kind_of(arn), region, credentials or self._settings.kinesis.credentials)
 
     async def _service_at(self, place: _Place) -> CountedService:

@@ -270,7 +270,9 @@ class RunUntilTip:
         )
 
     async def _has_hidden_children(self, scan: TableScan) -> bool:
-        """Return whether child shards of ended shards have rows that are missing in the scan."""
+        """Return whether child shards of ended shards have rows that are missing in the scan. If the rows cannot be
+        read, return True.
+        """
         there = {lease.key for lease in scan.leases}
         unseen = sorted({child for lease in scan.leases if lease.is_complete for child in lease.children} - there)
         if not unseen:

@@ -45,18 +45,20 @@ def suspects(
     return tuple(one for one in (*everybody.active, *everybody.failing) if membership.is_stranger(one))
 
 
-def shows_life(before: WorkerReport, was: Sequence[Lease], now: WorkerReport, leases: Sequence[Lease]) -> bool:
+def shows_life(
+    before: WorkerReport, leases_before: Sequence[Lease], now: WorkerReport, leases_now: Sequence[Lease]
+) -> bool:
     """Return whether a worker has reported, or written one of its leases, between two reads of the table.
 
-    `before` and `now` are its reports, `was` and `leases` all leases of the two reads.
+    `before` and `now` are its reports in the two reads, `leases_before` and `leases_now` all leases.
     """
 
     def renewed_parts(lease: Lease) -> object:
         """Return the parts of a row of which a renewal changes at least one."""
         return lease.counter, lease.heartbeat, lease.status
 
-    seen = {lease.key: renewed_parts(lease) for lease in was if lease.actual_owner == before.worker}
-    mine = [lease for lease in leases if lease.actual_owner == before.worker and lease.key in seen]
+    seen = {lease.key: renewed_parts(lease) for lease in leases_before if lease.actual_owner == before.worker}
+    mine = [lease for lease in leases_now if lease.actual_owner == before.worker and lease.key in seen]
     return now.updated_at_s != before.updated_at_s or any(renewed_parts(lease) != seen[lease.key] for lease in mine)
 
 

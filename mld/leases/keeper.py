@@ -293,7 +293,7 @@ class LeaseKeeper:
             return
         if lost is not None:
             storing.stored.set_exception(lost)
-        elif row.checkpoint >= storing.position:  # a row beyond it: an earlier checkpoint was stored, but not answered
+        elif row.checkpoint >= storing.position:  # later only if an earlier checkpoint was stored without an answer
             storing.stored.set_result(row.checkpoint if row.is_complete else storing.position)
 
     # --- giving a lease away ------------------------------------------------------------------------------------------
@@ -476,8 +476,8 @@ class LeaseKeeper:
             return math.inf
         if self._rows.waiting(key) >= OPEN_MAX:
             return math.inf
-        # The belief may count from the sending of a write that is not answered yet. Even then, writes must not become
-        # rarer.
+        # The belief may count from the time at which a write was sent that is not answered yet. Even then, writes must
+        # not become rarer.
         until = min(holding.until, holding.answered_sent_at + self.settings.duration_s)
         return again_at(newest_at, until, self.settings.duration_s)
 

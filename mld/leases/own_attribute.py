@@ -50,6 +50,7 @@ def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
     """Return a `meaning` that accepts a text of 1 to `characters_max` characters."""
 
     def read(found: Any) -> str:
+        """Return the text. Raises ValueError if it is none, or has another length."""
         if not isinstance(found, str) or not 0 < len(found) <= characters_max:
             raise ValueError("no text, or too long")
         return found
@@ -66,6 +67,7 @@ def integer(high: int, low: int = 0) -> Callable[[Any], int]:
     """Return a `meaning` for an integer from `low` to `high`, in plain ASCII digits, as mld writes it."""
 
     def read(found: Any) -> int:
+        """Return the integer. Raises an error if it is none, or out of bounds."""
         if not (found.isascii() and found.isdigit() and len(found) <= INTEGER_DIGITS_MAX and low <= int(found) <= high):
             raise ValueError("no such integer")
         return int(found)

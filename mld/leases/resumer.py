@@ -131,7 +131,7 @@ class Resumer:
     # --- reports of the keeper ----------------------------------------------------------------------------------------
 
     def lapsed(self, lease: Lease) -> None:
-        """Resume a lease that has expired or that we lost; `lease` is its row as last known."""
+        """Resume a lease that has expired or that we lost, if its row, as last known (`lease`), names us."""
         if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
             self.keeper.look_again()
@@ -215,7 +215,7 @@ class Resumer:
 
     async def _reacquire_one(self, lease: Lease) -> bool:
         """Renew one row until there is an answer, for a lease duration at most. Return whether the lease is held
-        because of this.
+        because of this call.
         """
         tries = _Tries(lease)
         started_at = self.clock.monotonic()

@@ -168,6 +168,7 @@ class _Keys:
         return len(self._texts) + len(self._places) // _PLACE.size
 
     def __getitem__(self, index: int) -> str:
+        """Return the key with this index, which must be in the table."""
         if index < TEXTS_MAX:
             return self._texts[index]
         return self._text(*_PLACE.unpack_from(self._places, _PLACE.size * (index - TEXTS_MAX)))

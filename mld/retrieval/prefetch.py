@@ -83,7 +83,7 @@ class PrefetchBuffer(Generic[T]):
     def __init__(self, budget: Budget, pages_max: int = PAGES_MAX) -> None:
         self._budget = budget
         self._pages_max = pages_max
-        self._items: deque[tuple[T, int, int]] = deque()
+        self._items: deque[tuple[T, int, int]] = deque()  # each with its number of records and payload bytes
         self._records = 0
         self._bytes = 0
 

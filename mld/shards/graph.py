@@ -34,8 +34,8 @@ class ShardGraph:
 
     def __init__(self, shards: Iterable[Shard] = ()) -> None:
         self.shards: dict[str, Shard] = {}
-        self.parents: dict[str, tuple[str, ...]] = {}
-        self.children: dict[str, list[str]] = {}
+        self.parents: dict[str, tuple[str, ...]] = {}  # of each listed shard, listed or not
+        self.children: dict[str, list[str]] = {}  # listed ones, of each shard that is named as a parent
         for shard in shards:
             self._add(shard)
 

@@ -156,6 +156,7 @@ class ShardSync:
             return SyncResult(SyncStatus.INCONSISTENT_LISTING, fault)
         wanted = await self._missing(graph, leases, scan.unreadable)
         snapshot: frozenset[str] = frozenset()
+        # Reading would begin with shards that have children: find out which shards were open at the timestamp.
         if any(lease.checkpoint == AT_TIMESTAMP and graph.children.get(lease.key) for lease in wanted):
             snapshot = frozenset(shard.shard_id for shard in (await self._snapshot()).shards)
             wanted = await self._missing(graph, leases, scan.unreadable, snapshot)

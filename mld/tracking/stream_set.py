@@ -67,9 +67,9 @@ class TrackedStreams:
     def __post_init__(self) -> None:
         self.table = self.consumed.stored
         self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
-        self._sync_due: set[str | None] = set()
+        self._sync_due: set[str | None] = set()  # streams whose shards may lack rows
         self._has_sync_due = asyncio.Event()
-        self._is_syncing = False
+        self._is_syncing = False  # whether such a sync is under way
 
     # --- for the worker -----------------------------------------------------------------------------------------------
 

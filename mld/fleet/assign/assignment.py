@@ -233,8 +233,8 @@ def _take(view: View, load: Load, metric: str) -> float | None:
 
 
 def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) -> Steps[None]:
-    """Move leases that together weigh less than `take`. If each of them weighs more, move the lightest (with
-    `overshoot`).
+    """Move leases of a worker that together weigh less than `take`. If every lease weighs at least `take`, move the
+    lightest one, provided that the settings allow that (`overshoot`).
 
     A lease for which no worker has room is passed over, so that lighter ones are still tried. If a worker has a high
     load although its leases weigh nothing, one of them is moved, because something on that worker must be busy.
