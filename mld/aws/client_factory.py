@@ -91,11 +91,11 @@ class ClientFactory:
         self._region_name = region_name
         self.service_time = service_time or ServiceTime()
         self._lock = threading.Lock()  # two threads must not create clients from one botocore session at a time
-        self._loader: Loader | None = None
+        self._loader: Loader | None = None  # reads service models; shared by all sessions
         self._resolver: CredentialsResolver | None = None
         self._resolved: dict[CredentialsChain, ResolvedCredentials] = {}
         self._sessions: dict[CredentialsChain, Session] = {}
-        self._instance_region: str | None = None
+        self._instance_region: str | None = None  # of the EC2 instance, once it was found out
 
     def access_as_kinesis(self, region: str | None, endpoint_url: str | None) -> ClientSettings:
         """Return the settings for a client of another service with the credentials of Kinesis.

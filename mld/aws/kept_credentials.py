@@ -110,7 +110,7 @@ class KeptCredentials(Credentials):
         self._reason_of = reason_of
         self._spawn = spawn
         self._lock = threading.Lock()  # held for moments only
-        self._under_way: list[_Renewal] = []
+        self._under_way: list[_Renewal] = []  # the renewals that have not ended, the oldest first
         self._tried_s = float("-inf")  # when the last renewal ended (epoch seconds)
         self._failure: str | None = None  # why the present keys could not be renewed; None if no renewal has failed
         if botos._frozen_credentials is None:

@@ -63,7 +63,7 @@ class ServiceTime:
         """The difference that the last answer showed, if it is far from `_ahead_s`."""
         self._most_s = -math.inf
         """The largest difference that an answer has shown since `_since`."""
-        self._since = 0.0
+        self._since = 0.0  # when the present window of `DRIFT_WINDOW_S` began
         self._logged_offset_s = 0.0
         """The error of this machine's clock that was logged last."""
         self.was_off = False

@@ -159,9 +159,9 @@ class Workers:
         self._name = name
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting: deque[Job] = deque()  # the jobs in `_jobs`, in the same order; the first ones may have begun
-        self._queue_check: asyncio.TimerHandle | None = None
+        self._queue_check: asyncio.TimerHandle | None = None  # set while jobs may have to wait for a thread
         self._open: set[Job] = set()  # jobs in the queue or in a thread
-        self.threads = 0
+        self.threads = 0  # how many were started
         self.is_closed = False
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -47,7 +47,7 @@ class SeenAggregates(Generic[T]):
         self.counted = counted
         """The log field with the count: `aggregates` or `user_records`."""
         self.message = message
-        self.aggregates = 0
+        self.aggregates = 0  # how many aggregates were counted
         self.count = 0  # aggregates or user records, as `counted` says
         self.reported = 0  # how many of `count` were logged
         self.example = ""  # describes the latest such aggregate
@@ -71,7 +71,7 @@ class AggregateReports:
         self._malformed = SeenAggregates[str]("aggregate_malformed", "aggregates", MALFORMED)
         self._misrouted = SeenAggregates[Misrouted]("aggregate_misrouted", "user_records", MISROUTED)
         self._shard_id = shard_id
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for the next report; None if the last minute had none
 
     def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
         """Count the faulty aggregates of a batch that was delivered. `hash_range` is that of the lease."""

@@ -175,24 +175,24 @@ class PipeChild:
         self._shard_id = shard_id
         self._stop_timeout_s = stop_timeout_s
         self.last_words: deque[str] = deque(maxlen=LAST_WORDS_LINES_MAX)
-        self._splitter = LineSplitter()
-        self._lines: deque[str] = deque()
-        self._line_ready = asyncio.Event()
+        self._splitter = LineSplitter()  # of stdout
+        self._lines: deque[str] = deque()  # lines of stdout that `read_line` has not returned
+        self._line_ready = asyncio.Event()  # wakes the caller of `read_line`
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
-        self._exited = asyncio.Event()
+        self._exited = asyncio.Event()  # set when the process has exited
         self._sent: signal.Signals | None = None  # the last signal that we sent while the child still ran
-        self._errors = LoggedLines()
+        self._errors = LoggedLines()  # splits stderr into lines
         self._unlogged: deque[str] = deque()  # lines of stderr
         self._is_rest_scheduled = False  # whether `_log_rest` is scheduled to log the rest of `_unlogged`
-        self._is_stderr_over = False
+        self._is_stderr_over = False  # whether stderr has ended
         self._ending = False  # once True, nobody reads the child's lines any more, and all of them are logged
         assert process.stdin and process.stdout and process.stderr
         self._stdin = ChildInput(process.stdin)
         self._stdout = ChildOutput(process.stdout, self._stdout_bytes, self._stdout_eof)
         self._stderr = ChildOutput(process.stderr, self._stderr_bytes, self._stderr_eof)
-        self._exit_watch: Callable[[], None] | None = None
-        self._eof_timer: asyncio.TimerHandle | None = None
+        self._exit_watch: Callable[[], None] | None = None  # stops the watch for the exit; None if none runs
+        self._eof_timer: asyncio.TimerHandle | None = None  # until when the outputs may stay open after the exit
 
     @property
     def description(self) -> str:

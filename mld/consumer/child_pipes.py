@@ -25,7 +25,7 @@ class ChildInput:
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None  # the writer that waits for room in the pipe
         os.set_blocking(pipe.fileno(), False)
         with contextlib.suppress(OSError):  # the user's limit is used up, or this is not Linux; any size will do
             fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)

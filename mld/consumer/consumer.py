@@ -80,7 +80,7 @@ class ShardConsumer:
         self._delivered = held.lease.checkpoint  # last position that the child got; its next records come after it
         self._anchor_s: float | None = None  # epoch seconds at which reading at LATEST began, for the next reader
         self._read_to_s = read_to_s(held.lease)  # epoch seconds; all records that arrived earlier are checkpointed
-        self._children: Sequence[ChildShard] = ()
+        self._children: Sequence[ChildShard] = ()  # as named by the end of the shard
         self._failures = Failures(held, parts, settings, self._budgets.letters)
         self._checkpoints = ShardCheckpoints(held, parts, self.part, self._failures.moved, self.lose_lease)
         self._parked_poll_s = PARKED_POLL_FIRST_S

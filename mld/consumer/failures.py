@@ -87,7 +87,7 @@ class Failures:
         """The record that the search has found, until it is set aside."""
         self._last_words: Sequence[str] = ()
         """The last lines on stderr of the processor that failed."""
-        self._dead_letters = 0
+        self._dead_letters = 0  # how many this consumer has written
         self.why = ""
         """Why the processor failed last."""
 

@@ -133,7 +133,7 @@ def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
     ours: list[IO[bytes]] = []
     for mode in ("wb", "rb", "rb"):
         ends = os.pipe()
-        near, far = ends[::-1] if mode == "wb" else ends
-        theirs.append(far)
-        ours.append(undo.enter_context(open(near, mode, buffering=0)))  # noqa: PTH123, SIM115
+        our_end, childs_end = ends[::-1] if mode == "wb" else ends
+        theirs.append(childs_end)
+        ours.append(undo.enter_context(open(our_end, mode, buffering=0)))  # noqa: PTH123, SIM115
     return ours, theirs

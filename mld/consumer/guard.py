@@ -51,11 +51,13 @@ class ChildGuard:
     """
 
     def __init__(self) -> None:
-        self._groups: set[int] = set()
+        self._groups: set[int] = set()  # the process groups of the running children
         self.pid = 0
         """Process id of the shell; 0 before the first child."""
         self._pipe: int | None = None
+        """Our end of the pipe to the shell; None if no shell runs."""
         self._is_reported = False
+        """Whether it was logged that no shell can be started."""
 
     def watch(self, group: int) -> None:
         """Tell the shell to end this process group when the daemon is gone."""
@@ -86,9 +88,9 @@ class ChildGuard:
 
     def _start(self) -> None:
         """Start the shell, and write all present groups to it."""
-        near, far = os.pipe()
+        shells_end, our_end = os.pipe()
         try:
-            os.set_blocking(far, False)
+            os.set_blocking(our_end, False)
             nowhere = os.open(os.devnull, os.O_WRONLY)
             try:
                 self.pid = os.posix_spawn(
@@ -96,7 +98,7 @@ class ChildGuard:
                     ["sh", "-c", _SCRIPT, "child-guard", str(os.getpid())],
                     {"PATH": os.defpath},
                     file_actions=[
-                        (os.POSIX_SPAWN_DUP2, near, 0),
+                        (os.POSIX_SPAWN_DUP2, shells_end, 0),
                         (os.POSIX_SPAWN_DUP2, nowhere, 1),
                         (os.POSIX_SPAWN_DUP2, nowhere, 2),
                     ],
@@ -104,14 +106,14 @@ class ChildGuard:
                 )
             finally:
                 os.close(nowhere)
-            os.write(far, "".join(f"+ {group}\n" for group in self._groups).encode())
+            os.write(our_end, "".join(f"+ {group}\n" for group in self._groups).encode())
         except OSError:
-            os.close(far)
+            os.close(our_end)
             raise
         finally:
-            os.close(near)
-        self._pipe = far
-        self._finalizer = weakref.finalize(self, _end, far, self.pid)
+            os.close(shells_end)
+        self._pipe = our_end
+        self._finalizer = weakref.finalize(self, _end, our_end, self.pid)
 
     def _replace(self) -> None:
         """Kill the shell, so that it does not end its process groups, and close its pipe.

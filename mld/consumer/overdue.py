@@ -42,7 +42,7 @@ class Overdue:
         self._first_s = settings.warn_after_s  # age of a request at which to warn first
         self._due_s = settings.warn_after_s  # age of the present request at which to warn next
         self._is_bounded = settings.reply_timeout_s is not None
-        self._request: str | None = None
+        self._request: str | None = None  # the request under way; None between requests
         self._holds: Holds = dict
         self._began_s = self._heard_s = 0.0  # when the request began, and when the child last sent a message
         self._timer: asyncio.TimerHandle | None = None

@@ -102,7 +102,7 @@ class Lane:
         self.range = CheckpointRange.starting_at(checkpoint)
         self.waiting: deque[tuple[SharedBatch, PageInFlight]] = deque()
         self.in_hand: SharedBatch | None = None
-        self.woken = asyncio.Event()
+        self.woken = asyncio.Event()  # set when a batch was queued
         self.refused = False
         """Whether a checkpoint was refused since the child's last answer. If it dies then, no record is blamed."""
 

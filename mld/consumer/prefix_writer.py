@@ -31,7 +31,7 @@ class PrefixWriter:
         self._prefix = prefix
         self._checkpoints = checkpoints
         self._clock = clock
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None  # stores the prefix; the last one may be done
         self._hurried = asyncio.Event()  # set while `flush` waits
 
     def confirmed(self, child: int, position: Position) -> None:

@@ -118,7 +118,7 @@ class Processor:
         self._answered: asyncio.Future[Exception | None] | None = None
         """Done when this action has been answered; its result is the error with which the action fails, if any."""
         self._writing: asyncio.Future[None] | None = None  # the write of the action's line
-        self._timeout: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None  # the reply timeout, while it runs
         self._is_ending = False
         """Whether `end` was called; from then on the child's lines are ignored."""
         self.gone = asyncio.ensure_future(self._read())

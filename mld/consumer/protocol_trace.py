@@ -33,10 +33,10 @@ class TraceListener:
     """The queue of the lines and events that one listener has not read yet."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Transcribed]] = deque()
-        self._bytes = 0
+        self._waiting: deque[tuple[int, Transcribed]] = deque()  # each value with its size
+        self._bytes = 0  # the size of all waiting values
         self._woken = asyncio.Event()
-        self._is_over = False
+        self._is_over = False  # whether the last value was queued
 
     def offer(self, value: Transcribed, size: int) -> None:
         """Queue a value of about `size` bytes; if the queue is full, count it as lost."""

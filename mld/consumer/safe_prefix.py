@@ -69,11 +69,11 @@ class SafePrefix:
 
     def __init__(self, children: int, checkpoint: Position) -> None:
         self.position = checkpoint
-        self._open: deque[SharedRecord] = deque()
+        self._open: deque[SharedRecord] = deque()  # records in order; the first one is open when `advance` is done
         self._stretches: deque[Stretch] = deque()
         """The records that were given after all those in `_open`."""
         self._confirmed = [(-1, 0)] * children
-        self._ended: set[int] = set()
+        self._ended: set[int] = set()  # the children that have checkpointed the end of the shard
 
     @property
     def kept(self) -> int:

@@ -21,7 +21,7 @@ class Stopping:
     def __init__(self, clock: Clock) -> None:
         self.stop: StopReason | None = None
         self._clock = clock
-        self._interruption: Interruption | None = None
+        self._interruption: Interruption | None = None  # the wait under way
 
     def ask(self, stop: StopReason) -> None:
         """Ask the consumer to stop, which ends its present wait. A reason that is not stronger than the present one is

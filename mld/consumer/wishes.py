@@ -33,7 +33,7 @@ class Wishes:
         self.restart_asked = asyncio.Event()
         """Set when a new child must be started without a back-off; cleared when that child starts."""
         self._key = lease.key
-        self._left_out: frozenset[str] = frozenset()
+        self._left_out: frozenset[str] = frozenset()  # the records to leave out
         self._restart = lease.restart
         self.heed(lease, is_waiting=False)
 

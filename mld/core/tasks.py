@@ -46,7 +46,7 @@ class TaskList(Generic[StateT]):
     def __init__(self, tasks: Sequence[Task[StateT]], clock: Clock) -> None:
         self._list = tasks
         self._clock = clock
-        self._on_failure: OnFailure | None = None
+        self._on_failure: OnFailure | None = None  # None until `allow` was called
         self._running: dict[str, asyncio.Task[None]] = {}
         self._wanted: tuple[Task[StateT], ...] = ()  # the tasks of the current state, except those that were ended
 

@@ -48,7 +48,7 @@ class Interruption:
     __slots__ = ("_before", "_task", "is_over")
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None  # the task in the block; None outside of it
         self.is_over = False
         """Whether the block was interrupted."""
 

@@ -47,7 +47,7 @@ class Announcements:
     def __init__(self, manager: ServiceManager, grace_s: float) -> None:
         self._manager = manager
         self._stop_within_s = grace_s + DRAIN_MARGIN_S
-        self._phase: LifePhase | None = None
+        self._phase: LifePhase | None = None  # the phase at the last step
         self._since = 0.0
         """When this phase began."""
         self._alive_at: float | None = None

@@ -64,10 +64,10 @@ class CatchingUp:
         """Begin a run at `started_at` (monotonic seconds). Without `time_max_s` it may last while it makes progress."""
         self._over_at = None if time_max_s is None else started_at + time_max_s
         """When the time of the run is over; None if it is not limited."""
-        self._tips: set[str] = set()
+        self._tips: set[str] = set()  # lease keys of the shards that have reached the tip
         self._moved_at = started_at
         """When a look last found progress, or a shard at work."""
-        self._last: object = None
+        self._last: object = None  # how far the shards were at the last look, to see progress
         self.remaining: dict[str, str] = {}
         """Shards that the last look found unfinished, each with the reason in words."""
 

@@ -37,7 +37,7 @@ class GroupPages:
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
-        self._expositions = SharedAnswers()
+        self._expositions = SharedAnswers()  # metrics of all workers, made once for callers that ask together
 
     def routes(self) -> dict[str, Route]:
         """Return the routes by their paths."""

@@ -100,7 +100,7 @@ class _Daemon:
         settings = self.settings = request.settings
         self.request = request
         self.metrics = Metrics()
-        self.worker: Worker | None = None
+        self.worker: Worker | None = None  # made by `make_worker`
         self.manager = claim_manager(os.environ, os.getpid())
         self.stop = StopSignals(hang_up_here(is_supervised=self.manager.is_there), ReloadRequests(self._reload).ask)
         for remark in refuse_unusable(settings, request.properties_file):

@@ -59,7 +59,7 @@ class StreamClients:
         self._new_service = new_service
         self._read_streams = read_streams
         self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
-        self._services: dict[_Place, CountedService] = {}
+        self._services: dict[_Place, CountedService] = {}  # the clients that were opened
         self._opening = asyncio.Lock()
 
     def ports(self) -> SourcePorts:

@@ -393,7 +393,7 @@ class _Running:
     def __init__(self, consumer: ShardConsumer, task: asyncio.Task[None]) -> None:
         self.consumer = consumer
         self.task = task
-        self._alarm: asyncio.Task[None] | None = None
+        self._alarm: asyncio.Task[None] | None = None  # cancels the consumer's task when its time is over
 
     def end_by(self, clock: Clock, seconds: float) -> None:
         """Cancel the consumer after `seconds`, unless it has ended by then. Further calls do nothing."""

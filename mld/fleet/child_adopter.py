@@ -36,7 +36,7 @@ class ChildAdopter:
     worker_id: str
 
     def __post_init__(self) -> None:
-        self._one_by_one = asyncio.Lock()
+        self._one_by_one = asyncio.Lock()  # held while a lease is being taken
         self._adopting = BackgroundTasks()
         self._stopped = False
 

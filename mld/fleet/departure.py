@@ -63,7 +63,7 @@ class Departure:
         """The chosen receiver of each lease, when the worker stops."""
         self._asking: dict[str, asyncio.Future[bool]] = {}
         """The requests under way, by receiver; the result is whether it may still get leases."""
-        self._giving = BackgroundTasks()
+        self._giving = BackgroundTasks()  # the task that gives surplus leases away
         self._is_giving = False
         """Whether surplus leases are being given away."""
         self._is_drained = False

@@ -74,7 +74,7 @@ class FleetMembership:
         """When each report was seen to change, in the assignment runs of this worker's leadership."""
         self._standing_still: frozenset[str] = frozenset()
         """The workers whose reports were unchanged for too long at the last assignment run."""
-        self._found_dead: dict[str, FoundDead] = {}
+        self._found_dead: dict[str, FoundDead] = {}  # workers that get no leases until they report again
         self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
         """The workers found dead, and when (epoch seconds), for people."""
 

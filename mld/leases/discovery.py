@@ -48,7 +48,7 @@ class LeaseDiscovery:
     def __post_init__(self) -> None:
         self._counts = self.metrics.worker.operations.discovery
         self._discovered = 0  # leases discovered since the last query of the index
-        self._list_due = asyncio.Event()
+        self._list_due = asyncio.Event()  # set by `wake`, to query the index now
         self._listed_at = self.clock.monotonic()
         """When the last query of the index ended."""
         self._shown_at = self.clock.monotonic()

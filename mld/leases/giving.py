@@ -47,7 +47,7 @@ class GivingAway:
     metrics: Metrics
 
     def __post_init__(self) -> None:
-        self._receiver_of: ReceiverOf | None = None
+        self._receiver_of: ReceiverOf | None = None  # set once this worker leaves
 
     def leave_to(self, receiver_of: ReceiverOf) -> None:
         """Note that this worker leaves. From now on each lease goes to the worker that `receiver_of` returns for it; if

@@ -111,9 +111,9 @@ class LeaseKeeper:
     def __post_init__(self) -> None:
         self.renew_interval_s = renew_interval_s(self.settings.duration_s)
         self._slots = Slots(self.settings.renewals_concurrent_max, LATENESS_SHARE * self.settings.duration_s)
-        self._rows = OwnWrites()
-        self._unawaited = BackgroundTasks()
-        self._holdings: dict[str, Holding] = {}
+        self._rows = OwnWrites()  # our writes of each row that are not answered yet
+        self._unawaited = BackgroundTasks()  # writes that go on although their caller was cancelled
+        self._holdings: dict[str, Holding] = {}  # by lease key
         self._slow_until = -math.inf
         """Until when leases are renewed half as often, because the table is too slow."""
         self._late_logged_until = -math.inf

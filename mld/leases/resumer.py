@@ -125,8 +125,8 @@ class Resumer:
         """Lapsed leases by key, each as we last wrote its row."""
         self._contested: Stillness[str, int] = Stillness()
         """The leases that a twin may renew: their counters, and since when these are unchanged."""
-        self._closed = False
-        self._trying = BackgroundTasks()
+        self._closed = False  # whether this worker stops, so that no more leases are resumed
+        self._trying = BackgroundTasks()  # the renewals under way
 
     # --- reports of the keeper ----------------------------------------------------------------------------------------
 

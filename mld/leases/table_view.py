@@ -65,7 +65,7 @@ class TableView:
         self._reading: _TableRead | None = None  # the read that began last, until it ends
         self._running = BackgroundTasks()
         self._valid_from = -math.inf  # views whose reads began earlier are of a table that is gone
-        self._events: list[asyncio.Event] = []
+        self._events: list[asyncio.Event] = []  # set whenever there is a newer view
 
     @property
     def newest(self) -> SeenTable | None:

@@ -94,7 +94,7 @@ class LeaseTaker:
         self._period_s = (self.settings.duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._seen: SeenCounters = Stillness()
+        self._seen: SeenCounters = Stillness()  # since when the counter of each lease has been unchanged
         self._ended: dict[str, float] = {}
         """Workers whose processes are dead, and the time until which no process has their names."""
         self._unknown_takes: dict[str, int] = {}

@@ -47,7 +47,7 @@ class Budget:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._readers = 0
+        self._readers = 0  # how many share the budget
 
     @property
     def share(self) -> int:

@@ -123,7 +123,7 @@ class ShardReader(ABC):
         self._metrics.waiting_bytes = lambda: self._buffer.data_bytes
         self._deliver_empty = deliver_empty
         self._ends_without_children = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # the fetch task
         self._arrived = asyncio.Event()  # a delivery is in the buffer, or the fetch task is over
         self._room = asyncio.Event()  # the consumer took a delivery
         self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing

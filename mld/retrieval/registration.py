@@ -47,7 +47,7 @@ class RegisteredConsumer:
         self._configured = arn
         self._rules = settings
         self._arn = arn
-        self._finding = asyncio.Lock()
+        self._finding = asyncio.Lock()  # held while the consumer is looked for, so that only one reader does it
         self._failure: StreamError | None = None  # the error of the last attempt, if that failed at `_failed_s`
         self._failed_s = 0.0
 

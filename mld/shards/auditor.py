@@ -81,7 +81,7 @@ class Auditor:
             self._next_at_s = self.stream.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
-        """Return whether `step` would audit, or forget what an earlier leadership has found."""
+        """Return whether `step` has anything to do: to audit, or to forget what an earlier leadership has found."""
         if not leads:
             return self._next_at_s is not None
         return self._next_at_s is None or self.stream.clock.monotonic() >= self._next_at_s

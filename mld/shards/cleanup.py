@@ -125,9 +125,9 @@ class LeaseCleanup:
     on_missing_child: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._queue: dict[str, LookTime] = {}
+        self._queue: dict[str, LookTime] = {}  # when to look at each entry next, by lease key
         self._garbage_round = _Round(self.stream.clock.monotonic())
-        self._survey: Survey | None = None
+        self._survey: Survey | None = None  # made at most once in a tick
 
     @property
     def queued(self) -> tuple[str, ...]:
@@ -266,7 +266,7 @@ class _Round:
 
     def __init__(self, now_s: float) -> None:
         self._started_s = now_s
-        self._todo: dict[str, None] = {}
+        self._todo: dict[str, None] = {}  # the keys that are left in this pass, in order
 
     def start_if_due(self, now_s: float, interval_s: float, keys: Iterable[str]) -> None:
         """Begin a pass over `keys` if the last pass is finished and began at least `interval_s` ago."""

@@ -292,8 +292,8 @@ class Walk:
     def __post_init__(self) -> None:
         self._descends: dict[str, bool] = {}  # whether a visited shard descends from one that has a lease or gets one
         self._wanted: set[str] = set()  # visited shards without such an ancestor; they get leases if a child needs them
-        self._new: dict[str, Position] = {}
-        self._work = 0
+        self._new: dict[str, Position] = {}  # the checkpoints of the leases to create
+        self._work = 0  # steps of the walk so far
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
         """Return the checkpoint of each lease to create, by shard id."""

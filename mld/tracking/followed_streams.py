@@ -51,7 +51,7 @@ class FollowedStreams(TrackedStreams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._auditing: dict[str | None, asyncio.Task[None]] = {}
+        self._auditing: dict[str | None, asyncio.Task[None]] = {}  # the audits under way, by stream
         self._doomed: Stillness[str, int] = Stillness()
         """Counters of the leases that are to be deleted, which shows whether a worker still renews them."""
         self.needs.fleet.on_lost_table.append(self._doomed.forget_all)

@@ -102,7 +102,7 @@ class TrackedStream:
         self._waiting_for: dict[str, str] = {}  # parent that a shard waits for, to log it once
         self._parked_because: dict[str, str] = {}  # why each parked shard is parked, as logged
         self._survey_lock = asyncio.Lock()
-        self._surveyed: Survey | None = None
+        self._surveyed: Survey | None = None  # the last survey of rows and shards
         self._surveyed_at = 0.0
         """When the survey was begun."""
 

@@ -127,7 +127,8 @@ class Incoming:
         return self._whole(body, is_exact=True)
 
     def end(self) -> Answer:
-        """Note that the server has closed the connection. Return the answer if it is one whose body ends there.
+        """Note that the server has closed the connection. Return the answer if its body is one that ends with the
+        connection: its length was not announced, and it does not come in chunks.
 
         Raises NothingSentBackError if no byte of an answer has come, and BrokenAnswerError if the answer is not whole.
         """

@@ -37,7 +37,7 @@ class Chunks:
         """The beginning of a line outside the data, whose end has not come yet."""
         self._left = 0
         """Bytes of this chunk that have not come yet."""
-        self._trailers_bytes = 0
+        self._trailers_bytes = 0  # of the trailers so far
 
     @property
     def is_complete(self) -> bool:

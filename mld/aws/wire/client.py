@@ -90,7 +90,7 @@ class WireService:
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._service_time = service_time
-        self._requests: Requests
+        self._requests: Requests  # made when the service is opened
         self._turn = Turn()
         self._workers = Workers(threads_max=threads_max, name=f"wire-{name}")
         self._places = Places(calls_max, turn=self._turn)

@@ -33,7 +33,7 @@ class LoopConnection:
         self._lost = lost
         self._answer: asyncio.Future[Answer | Incoming] | None = None
         """The answer for which the exchange under way waits; None between two calls."""
-        self._incoming = Incoming()
+        self._incoming = Incoming()  # the parser of this answer
         self._head_only = False
         self._unsent = b""
         """The part of the request that the socket has not taken yet."""

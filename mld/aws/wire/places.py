@@ -80,10 +80,10 @@ class Places:
         self._allowed = self._allowed_min = min(THREADS_AT_ONCE, places_max)
         """How many calls may be under way at a time now."""
         self._wait_max_s = wait_max_s
-        self._idle: list[WirePlace] = []
-        self._busy: set[WirePlace] = set()
+        self._idle: list[WirePlace] = []  # free places with a connection, the one used last at the end
+        self._busy: set[WirePlace] = set()  # places that calls have taken
         self._waiting: deque[tuple[asyncio.Future[WirePlace], float]] = deque()  # callers, and since when each waits
-        self._queue_check: asyncio.TimerHandle | None = None
+        self._queue_check: asyncio.TimerHandle | None = None  # set while calls wait for a place
         self._is_closed = False
 
     def __len__(self) -> int:

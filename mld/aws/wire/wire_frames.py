@@ -30,9 +30,9 @@ class WireFrames:
         self._socket.setblocking(False)
         self._chunked = chunked
         self._stream = FrameStream(chunked=chunked)
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # why the stream ended, if not in order
         self._ended = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None  # the caller of `next`, if it waits
         self._is_reading = False
         self._closed = False
         self._feed(first)

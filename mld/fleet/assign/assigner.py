@@ -98,7 +98,7 @@ class Assigner:
         self._one_run = asyncio.Lock()  # held during a run, so that there is one at a time
         self._wrote_at = -math.inf
         """When the writes of the last run ended. An older view does not show what became of them."""
-        self._leadership: Leadership | None = None
+        self._leadership: Leadership | None = None  # None while this worker does not lead
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()  # unreadable reports that were logged
         self._known_off: frozenset[str] = frozenset()  # workers with wrong clocks that were logged
         self._clock_lines = RowLines("clocks that disagree", self.clock)

@@ -108,7 +108,7 @@ class FailoverWatcher:
         """The reports in the table of KCL 3.0 to 3.4, as of the last read of that table."""
         self._legacy_due_at = -math.inf
         """When the table of KCL 3.0 to 3.4 is to be read next."""
-        self._reading = BackgroundTasks()
+        self._reading = BackgroundTasks()  # a read of the legacy reports that may take longer than a look
         self._whole_at = -math.inf
         """When the last look at everything began (monotonic)."""
         self._looked_at = -math.inf

@@ -22,7 +22,7 @@ class AdaptiveElection(LeaderDecider):
         self._counts = (Metrics() if metrics is None else metrics).worker.operations.leadership
         self._is_adaptive = is_adaptive
         self._current = LeaderDecider()
-        self._switches = asyncio.Lock()
+        self._switches = asyncio.Lock()  # held while one election is replaced by another, or closed
         self._closed = False
 
     async def switch(self, to: LeaderDecider) -> None:

@@ -83,8 +83,8 @@ class LockElection(LeaderDecider):
         """The table that the last check used."""
         self._requests = asyncio.Lock()
         """Held while a request is sent, so that there is one at a time."""
-        self._check: asyncio.Task[bool] | None = None
-        self._heartbeats: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[bool] | None = None  # the check that runs, or the last one
+        self._heartbeats: asyncio.Task[None] | None = None  # renews the lock while it is held
 
     @property
     def leads(self) -> bool:

@@ -40,14 +40,14 @@ class ShuffleElection(LeaderDecider):
     on_change: Callable[[bool], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self._elections = asyncio.Lock()
+        self._elections = asyncio.Lock()  # held during an election, so that there is one at a time
         self._elected: frozenset[str] | None = None
         """The workers that the last election chose as leaders; None before the first election."""
         self._next_at = LONG_AGO
         """From this time on the last election is too old."""
         self._resting_until = LONG_AGO
         """Until this time the worker does not lead, because it has stepped down."""
-        self._leads = False
+        self._leads = False  # as last announced
         self._closed = False
 
     @property

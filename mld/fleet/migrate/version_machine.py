@@ -200,6 +200,7 @@ class VersionMachine:
         self._counts = self.metrics.worker.operations.version_migration
         self._version = ClientVersion.INIT
         self._entered: tuple[ClientVersion, Components] | None = None
+        """None if the last attempt to enter a state failed."""
         self._readiness = Readiness()
 
     @property

@@ -79,10 +79,10 @@ class Reporter:
         """The samples of load since the last report."""
         self._ring: tuple[float, ...] = ()
         """The mean load in each of the last report intervals."""
-        self._sampled = asyncio.Event()
+        self._sampled = asyncio.Event()  # set when there is a sample
         self._sampling = _Switch()
         self._reporting = _Switch()
-        self._write_lock = asyncio.Lock()
+        self._write_lock = asyncio.Lock()  # held while the row is written or deleted
         self._sent_at_s: int | None = None
         """The time in the newest report that was sent; None if none was sent."""
         self._leaving = False
