@@ -1,5 +1,5 @@
-"""Opens the files that an operator, a key or a command line names: regular files of a bounded size or with bounded
-lines, and `/dev/null`, which people name for an empty file. A caller may allow pipes, too.
+"""Opens the files that an operator, a key or a command line names: regular files of a bounded size, and `/dev/null`,
+which people name for an empty file. A caller may allow pipes, too.
 
 A name may lead to a pipe that nobody writes into, to `/dev/zero`, or to a file without end: opening or reading any of
 these must neither wait for ever nor fill the memory. Every command and every key that reads a named file reads it here.
@@ -93,10 +93,14 @@ def beginning_of(path: str | os.PathLike[str], size: int) -> bytes:
         return file.read(size)
 
 
-def lines_of(path: str | os.PathLike[str], line_bytes_max: int) -> Iterator[bytes]:
-    """Yield the lines of a file of any size, with their line feeds. Raises NamedFileError, also if a line is longer."""
+def lines_of(path: str | os.PathLike[str], line_bytes_max: int, bytes_max: int) -> Iterator[bytes]:
+    """Yield the lines of a file, with their line feeds. Raises NamedFileError, also if a line or the file is longer."""
+    read = 0
     with opened(path) as file:
         while line := file.readline(line_bytes_max + 1):
+            read += len(line)
             if len(line) > line_bytes_max:
                 raise NamedFileError(f"has a line of more than {line_bytes_max} bytes")
+            if read > bytes_max:
+                raise NamedFileError(f"is larger than {bytes_max} bytes")
             yield line

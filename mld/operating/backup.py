@@ -3,7 +3,8 @@
 The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only the
 file's owner may read it (0600). It never replaces another file. An act changes rows only after the file is on the disk.
 
-A file may be as large as a table: a restore has its rows in memory, but so had the export that read them.
+Whoever restores has all rows in memory. So no file is larger than `FILE_BYTES_MAX`, when it is written and when it is
+read: a file that somebody else made must not fill the memory, and no export must be useless.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ FORMAT = "mld-rows"
 VERSION = 1
 LINE_BYTES_MAX = 8 * 1024 * 1024
 """A row of DynamoDB has at most 400 KB; escaped as JSON it may take a few times as much."""
+FILE_BYTES_MAX = 256 * 1024 * 1024
+"""A lease has some 2 KB, so this is a table of 100,000 of them."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
@@ -126,14 +129,19 @@ def save_rows(
 def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
     """Write the file, sync it to the disk, and return the number of rows. Raises BackupError.
 
-    A file that cannot be completed is removed.
+    A file that cannot be completed, or would be too large to be read again, is removed.
     """
     count = 0
     with saved_file(path) as file:
-        file.write(json.dumps(asdict(header)) + "\n")
+        size = file.write(json.dumps(asdict(header)) + "\n")
         for row in rows:
-            file.write(json.dumps({name: _mapped(value, _to_json) for name, value in row.items()}) + "\n")
+            size += file.write(json.dumps({name: _mapped(value, _to_json) for name, value in row.items()}) + "\n")
             count += 1
+            if size > FILE_BYTES_MAX:
+                raise BackupError(
+                    f"the rows take more than {FILE_BYTES_MAX >> 20} MiB, which `mld restore` does not read; "
+                    "back the table up with DynamoDB itself"
+                )
     return count
 
 
@@ -156,7 +164,7 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a backup file. Raises BackupError if it cannot be read, or is of another kind."""
     try:
-        for line in lines_of(path, LINE_BYTES_MAX):
+        for line in lines_of(path, LINE_BYTES_MAX, FILE_BYTES_MAX):
             yield line.decode("ascii")
     except UnicodeDecodeError:
         raise BackupError(f"{path} is no file of `mld export`: it is not text") from None

@@ -51,24 +51,26 @@ def test_what_is_no_file_of_a_bounded_size_is_refused(tmp_path: Path) -> None:
         with pytest.raises(NamedFileError, match=why):
             bytes_of(path, SIZE)
         with pytest.raises(NamedFileError, match=why):
-            list(lines_of(path, SIZE))
+            list(lines_of(path, SIZE, 10 * SIZE))
 
 
 def test_the_null_device_is_an_empty_file() -> None:
     assert bytes_of(os.devnull, SIZE) == b""
-    assert list(lines_of(os.devnull, SIZE)) == []
+    assert list(lines_of(os.devnull, SIZE, SIZE)) == []
 
 
 def test_content_lines_and_beginning(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one\ntwo\n\nthree")
     assert bytes_of(path, 14) == b"one\ntwo\n\nthree"
-    assert list(lines_of(path, 5)) == [b"one\n", b"two\n", b"\n", b"three"]
+    assert list(lines_of(path, 5, 14)) == [b"one\n", b"two\n", b"\n", b"three"]
     assert beginning_of(path, 3) == b"one"
     with pytest.raises(NamedFileError, match="larger than 13"):
         bytes_of(path, 13)
     with pytest.raises(NamedFileError, match="a line of more than 4"):
-        list(lines_of(path, 4))
+        list(lines_of(path, 4, 14))
+    with pytest.raises(NamedFileError, match="larger than 13"):
+        list(lines_of(path, 5, 13))
 
 
 def test_a_pipe_is_read_if_it_may_be_one_and_its_writer_is_not_waited_for_for_ever(
