@@ -79,15 +79,26 @@ class FleetFault:
         return f"{self.kind} {self.subject}"
 
     @classmethod
-    def known_as(cls, name: str) -> FleetFault:
-        """Return the fault with this `id`, as the list of raised alerts has it."""
-        return cls(*name.partition(" ")[::2])
+    def known_as(cls, name: str) -> FleetFault | None:
+        """Return the fault with this `id`, as the list of raised alerts has it; None if no fault has it. The list is in
+        the table, which other versions of mld and anybody else may write, so the kind need not be declared here.
+        """
+        kind, _, subject = name.partition(" ")
+        return cls(kind, subject) if kind in KINDS and subject else None
+
+    @property
+    def declared(self) -> FaultKind:
+        """Its kind, as it is declared: faults of no other kind are made."""
+        return KINDS[self.kind]
 
     @property
     def severity(self) -> Severity:
-        """Severity of its kind; PAGE if this version of mld does not know the kind."""
-        known = KINDS.get(self.kind)
-        return Severity.PAGE if known is None else known.severity
+        return self.declared.severity
+
+    @property
+    def runbook(self) -> str:
+        """Address of the page, with anchor, that explains what to do about faults of this kind."""
+        return f"{RUNBOOKS}#{self.declared.runbook}"
 
     @property
     def sentence(self) -> str:
@@ -227,11 +238,5 @@ def fault_value(fault: FleetFault) -> dict[str, str | float | None]:
         "stream": fault.stream,
         "owner": fault.owner,
         "since": fault.since_s,
-        "runbook": runbook_of(fault.kind),
+        "runbook": fault.runbook,
     }
-
-
-def runbook_of(name: str, base: str = RUNBOOKS) -> str:
-    """Return the address of the page, with anchor, that explains what to do about faults of this kind."""
-    known = KINDS.get(name)
-    return base if known is None else f"{base}#{known.runbook}"

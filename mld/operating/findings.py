@@ -16,7 +16,7 @@ from mld.core.disks import DiskPlace, DiskRoom, in_words
 from mld.core.errors import AwsError, MldError
 from mld.fleet.report.reports import WorkerReport, is_expired, newest_of_each
 from mld.operating.durations import duration
-from mld.operating.faults import KINDS, FleetFault, Severity
+from mld.operating.faults import FleetFault, Severity
 from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.shard_view import ViewRules
@@ -262,7 +262,7 @@ def rows_findings(seen: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis
     if not seen.fleet.shards and not seen.corrupt:
         yield ok("lease rows", "none yet; the first start makes them")
         return
-    faults = [fault for fault in general_faults(seen) if KINDS[fault.kind].of_setup]
+    faults = [fault for fault in general_faults(seen) if fault.declared.of_setup]
     yield from map(diagnosis, faults)
     if not faults:
         listed = ", all of this stream" if None in seen.listed else ""

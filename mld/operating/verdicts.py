@@ -71,7 +71,7 @@ def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[
 def general_faults(seen: FleetSight) -> list[FleetFault]:
     """Return all faults except those of single shards."""
     found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(seen)]
-    hidden = {(name, fault.stream) for fault in found for name in KINDS[fault.kind].hides}
+    hidden = {(name, fault.stream) for fault in found for name in fault.declared.hides}
     return [fault for fault in found if (fault.kind, fault.stream) not in hidden]
 
 
@@ -117,7 +117,7 @@ def is_green(faults: Iterable[FleetFault], *, strictly: bool) -> bool:
 
 def why_not(probe: Probe, faults: Iterable[FleetFault]) -> str | None:
     """Return the sentence of the first fault that makes the probe fail; None if the probe passes."""
-    return next((fault.sentence for fault in faults if KINDS[fault.kind].probe is probe), None)
+    return next((fault.sentence for fault in faults if fault.declared.probe is probe), None)
 
 
 def counts(faults: Iterable[FleetFault]) -> dict[str, int]:

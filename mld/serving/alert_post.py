@@ -14,12 +14,10 @@ from mld.core.chat_text import NAME_CHARACTERS_MAX, chat_text, foreign_chat_text
 from mld.core.clock import iso_time
 from mld.metrics.identity import Identity
 from mld.operating.faults import (
-    KINDS,
     FleetFault,
-    runbook_of,
 )
 from mld.properties.scrubber import Scrubber
-from mld.serving.alert_book import Post, is_own
+from mld.serving.alert_book import Post
 
 SUBJECTS_MAX = 20
 """How many subjects a post names at most; it also gives the number of all."""
@@ -29,29 +27,24 @@ def document(post: Post, me: Identity, wall_s: float, scrub: Scrubber, *, with_d
     """Return the document for the webhook; `with_details` adds the reasons, which others may have written."""
     named = post.alerts[:SUBJECTS_MAX]
     application, worker = chat_text(scrub(me.application)), chat_text(scrub(me.worker))
-    runbook = runbook_of(post.kind)
+    kind = named[0].declared
     names = ", ".join(_name(one.subject, scrub) for one in named) + (", …" if len(post.alerts) > len(named) else "")
+    words = f". {kind.meaning} {kind.first} {named[0].runbook}"
     head = f"{application}: {'' if post.begins else 'over: '}{post.kind} ({len(post.alerts)})"
-    where = f" of worker {worker}" if is_own(post.kind) else ""
+    where = f" of worker {worker}" if kind.is_own else ""
     content = {
-        "text": f"{head}{where}: {names}{_words(post.kind, runbook) if post.begins else ''}",
+        "text": f"{head}{where}: {names}{words if post.begins else ''}",
         "application": application,
         "alert": post.kind,
         "severity": named[0].severity.value,
         "status": "begun" if post.begins else "ended",
         "count": len(post.alerts),
         "subjects": [_subject(one, scrub) for one in named],
-        "runbook": runbook,
+        "runbook": named[0].runbook,
         "at": iso_time(wall_s),
         "worker": worker,
     }
     return content | {"details": [_detail(one, scrub) for one in named]} if with_details else content
-
-
-def _words(kind: str, runbook: str) -> str:
-    """Return what a fault of this kind means and what to do first, in our own words."""
-    known = KINDS.get(kind)
-    return "" if known is None else f". {known.meaning} {known.first} {runbook}"
 
 
 def _subject(fault: FleetFault, scrub: Scrubber) -> Mapping[str, Any]:

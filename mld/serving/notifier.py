@@ -27,7 +27,7 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import faults_of, general_faults
 from mld.properties.scrubber import Scrubber
-from mld.serving.alert_book import AlertBook, is_own
+from mld.serving.alert_book import AlertBook
 from mld.serving.alert_post import document
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Notifier:
 
     def _found_here(self) -> set[FleetFault]:
         """Return the faults that only this worker can know."""
-        return {fault for fault in general_faults(self.own()) if is_own(fault.kind)}
+        return {fault for fault in general_faults(self.own()) if fault.declared.is_own}
 
     def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[FleetFault]:
         """Return the faults of the fleet that count as present now.
@@ -100,9 +100,9 @@ class Notifier:
         table cannot be read.
         """
         if trouble is None and self.speaks():
-            return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not is_own(fault.kind)}
-        others = {*map(FleetFault.known_as, book.posted)} - {TABLE}
-        return others if trouble is None else {*others, *faults_of(replace(self.own(), own=None, unread=trouble))}
+            return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not fault.declared.is_own}
+        others = book.raised - {TABLE}
+        return {*others} if trouble is None else {*others, *faults_of(replace(self.own(), own=None, unread=trouble))}
 
     async def _tell(self, looks: Iterable[tuple[AlertBook, Collection[FleetFault]]]) -> None:
         """Send the posts that are due, at most POSTS_MAX, and note each in its book."""

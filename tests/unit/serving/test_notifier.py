@@ -26,7 +26,7 @@ from mld.operating.events import KEY, EventsTable, alerts_in
 from mld.operating.faults import HOLD_S, PAUSE_HOLD_S, FleetFault
 from mld.operating.fleet_sight import DiskTrouble, FleetSight, Own
 from mld.operating.fleet_status import FleetStatus
-from mld.operating.verdicts import faults_of
+from mld.operating.verdicts import all_kinds, faults_of
 from mld.properties.scrubber import Scrubber
 from mld.serving.alert_book import AlertBook, Post
 from mld.serving.alert_post import SUBJECTS_MAX, document
@@ -129,6 +129,7 @@ def test_no_name_and_no_reason_calls_anybody_or_leads_anywhere(attack: str, begi
 def test_an_alert_in_the_table_of_an_unknown_kind_is_never_posted() -> None:
     book = AlertBook(["<!channel> shardId-0", "melted shardId-1", "failing", "failing shardId-2"])
     assert book.posted == {"failing shardId-2"}
+    assert book.raised == {FleetFault("failing", "shardId-2")}
     book.due((), 0.0)
     assert [(post.kind, len(post.alerts)) for post in book.due((), HOLD_S)] == [("failing", 1)]
 
@@ -291,7 +292,8 @@ async def test_a_webhook_that_fails_is_asked_a_few_times_a_minute_and_gets_it_la
 async def test_there_are_ten_posts_a_minute_at_most() -> None:
     stage = await Stage(VirtualClock()).with_row()
     running = stage.start()
-    kinds = [FleetFault(f"kind{number:02}", "x") for number in range(25)]
+    kinds = [FleetFault(one.name, "x") for one in all_kinds() if one.hold_s == HOLD_S]
+    assert len(kinds) > 2 * POSTS_MAX
     book = AlertBook(())
     book.due(kinds, -HOLD_S)
     await stage.notifier()._tell([(AlertBook(()), ()), (book, kinds)])
