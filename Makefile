@@ -121,7 +121,7 @@ test-image: $(DEV)
 	  -f deploy/Dockerfile --target $$target -t mld-built-$$target . || exit; done
 	MLD_IMAGE=localhost/mld-built $(BIN)/python -m pytest --timeout 900 -k podman tests/acceptance/test_image.py $(PYTEST_ARGS)
 
-# The chart of deploy/helm, rendered by Helm, which is built by Go first (some minutes).
+# The chart of deploy/helm, rendered by Helm, and deploy/kubernetes, by kustomize; both are built by Go first (some minutes).
 .PHONY: test-chart
 test-chart: $(DEV) test-deploy-tools
 	$(BIN)/python -m tests.support.make_chart_tools

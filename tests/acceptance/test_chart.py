@@ -1,6 +1,6 @@
-"""The chart of deploy/helm, rendered by Helm: what the manifests of deploy/kubernetes make, and what its values change.
+"""The chart of deploy/helm, rendered by Helm: what kustomize makes of deploy/kubernetes, and what its values change.
 
-Needs Helm, which `make test-chart` builds, and of `make test-deploy-tools` the schemas of Kubernetes.
+Needs Helm and kustomize, which `make test-chart` builds, and of `make test-deploy-tools` the schemas of Kubernetes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import yaml
 
 from tests.support.locked import environment_of
-from tests.support.make_chart_tools import HELM
+from tests.support.make_chart_tools import HELM, KUSTOMIZE
 from tests.unit.test_deploy import CHART, KUBERNETES, OF_OTHERS, PROPERTIES, manifest
 
 pytestmark = pytest.mark.skipif(not os.environ.get("MLD_CHART"), reason="make test-chart")
@@ -47,28 +48,40 @@ def without_helm(value: Any) -> Any:
     return [without_helm(one) for one in value] if isinstance(value, list) else value
 
 
-def of_kustomize() -> Rendered:
-    """What kustomization.yaml makes, but for the hash in the name of the ConfigMap."""
-    kustomization = manifest("kustomization.yaml")
-    found = {one["kind"]: one for one in map(manifest, kustomization["resources"])}
-    (image,) = kustomization["images"]
-    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
-    container["image"] = f"{image['newName']}:{image['newTag']}"
-    (generated,) = kustomization["configMapGenerator"]
-    found["ConfigMap"] = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": generated["name"], "labels": generated["options"]["labels"]},
-        "data": {PROPERTIES.name: PROPERTIES.read_text()},
-    }
-    return found
+def of_kustomize(directory: Path = KUBERNETES) -> Rendered:
+    """The objects that kustomize makes, by their kinds."""
+    done = subprocess.run(
+        [KUSTOMIZE, "build", directory], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+
+
+def configured_by(deployment: Any) -> list[str]:
+    """The names of the ConfigMaps that a Deployment mounts."""
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    return [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
 
 
 def test_the_chart_makes_what_the_manifests_make() -> None:
     made = without_helm(rendered())
     annotations = made["Deployment"]["spec"]["template"]["metadata"]["annotations"]
     assert re.fullmatch(r"[0-9a-f]{64}", annotations.pop("checksum/properties"))
-    assert made == of_kustomize()
+    wanted = of_kustomize()
+    name = wanted["ConfigMap"]["metadata"]["name"]
+    assert re.fullmatch(r"mld-[0-9a-z]{10}", name)
+    assert configured_by(wanted["Deployment"]) == [name]
+    assert made == json.loads(json.dumps(wanted).replace(name, "mld"))
+
+
+def test_kustomize_rolls_the_pods_when_the_file_changes(tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(KUBERNETES, tmp_path / "kubernetes"))
+    before = of_kustomize(directory)
+    with (directory / PROPERTIES.name).open("a") as file:
+        file.write("maxRecords = 100\n")
+    after = of_kustomize(directory)
+    assert configured_by(before["Deployment"]) != configured_by(after["Deployment"])
+    assert configured_by(after["Deployment"]) == [after["ConfigMap"]["metadata"]["name"]]
 
 
 @pytest.mark.parametrize("trigger", ["prometheus", "cloudwatch"])
