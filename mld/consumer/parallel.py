@@ -236,7 +236,9 @@ class ParallelProcessor:
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
-        """Give the records of a batch to the children; with `alone` wait until all of them have answered."""
+        """Give the records of a batch to the children; with `alone` wait until all of them have answered. Always return
+        False: `on_answered` counts the answers.
+        """
         if alone:
             await self._unless_gone(self.until_answered())
         if not wanted():

@@ -154,8 +154,8 @@ class Processor:
         *,
         alone: bool = True,
     ) -> bool:
-        """Have a batch processed, and return True when the child has answered; `holds` describes the batch for a
-        warning.
+        """Have a batch processed. Return True when the child has answered, or at once if the batch is not wanted;
+        `holds` describes the batch for a warning.
         """
         await self._exchange(ActionName.PROCESS_RECORDS, batch.line(), wanted, written, holds)
         return True

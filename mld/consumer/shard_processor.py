@@ -67,8 +67,9 @@ class ShardProcessor(Protocol):
     ) -> bool:
         """Give a batch to the processor; `holds` describes the batch for a warning.
 
-        Return True if the answer has come. False: it comes later (`on_answered` of `ParallelProcessor`). With `alone`
-        the batch is sent when all earlier ones are answered, and the call returns when this one is answered, too.
+        Return True if the answer has come, and the caller has to count it. False: `on_answered` of `ParallelProcessor`
+        counts it, now or later. If the batch was not wanted, the result means nothing. With `alone` the batch is sent
+        when all earlier ones are answered, and the call returns when this one is answered, too.
         """
         ...
 

@@ -65,6 +65,7 @@ class Interruption:
     ) -> bool:
         task, self._task = self._task, None
         assert task is not None
+        # Swallow a cancellation if it was ours only. If another came, too, one is left after `uncancel`.
         return self.is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
 
     def end(self, _: object = None) -> None:

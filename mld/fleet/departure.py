@@ -132,7 +132,9 @@ class Departure:
         return 0 if self._is_drained else self.leases_max
 
     def on_own_report(self, report: WorkerReport) -> None:
-        """Note this worker's own report as just written: an operator may have begun or ended its drain."""
+        """Note this worker's own report as just written: an operator may have begun or ended its drain. Begin to give
+        away leases if there are more than this worker may hold.
+        """
         was_drained, self._is_drained = self._is_drained, is_drained(report)
         if self._is_drained != was_drained:
             words = "drained: %s" if self._is_drained else "no longer drained%s"

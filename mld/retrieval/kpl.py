@@ -302,8 +302,10 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
     keys, hash_keys = _Keys(data), _Keys(data)
     entries: Entries = []
     count = 0
-    left, work.left = work.left, 0  # if this raises, the next aggregate begins with a new step
-    while True:
+    # What is left of the present step is counted in a local variable. If parsing raises, `work` says that nothing is
+    # left, so that the next aggregate begins with a new step.
+    left, work.left = work.left, 0
+    while True:  # once for each step
         some: list[Entry] = []
         while position < end and left > 0:
             left -= 1
@@ -313,7 +315,7 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
                 entry = _usual_entry(data, first, position)
                 if entry is None:
                     entry, fields = _entry(data, first, position)
-                    left -= 2 * fields
+                    left -= 2 * fields  # an unusual user record takes two units for each field
                 some.append(entry)
             elif tag == _PARTITION_KEY_TABLE:
                 first, position = _length_delimited(data, position, end)

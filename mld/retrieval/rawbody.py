@@ -200,8 +200,8 @@ class _Records:
         self.pieces: list[Piece] = []
         self.sequences = Sequences()
         self.bears_magic = False
-        self.by_pattern = 0
-        self._bears_frame = False
+        self.by_pattern = 0  # how many records were read fast, by a pattern
+        self._bears_frame = False  # whether a payload of this answer may have a schema frame
         self._is_after_record = False
         self._layout = _recent[0]
         self._sources: set[LayoutSource] = set()
@@ -228,6 +228,7 @@ class _Records:
             if self._layout is not None:
                 if self._read_regular(scan, self._layout):
                     break
+                # Records were read, and the part ends soon after them: its last record may be incomplete.
                 is_cut_off = more and len(scan.body) - scan.at < CUT_OFF_BYTES and scan.at > self.at
                 self.at = scan.at
                 if is_cut_off:

@@ -34,7 +34,7 @@ from mld.retrieval.starting_points import ReadState, lacks_timestamp, starting_p
 
 logger = logging.getLogger(__name__)
 
-SAY_EVERY_S = 5.0
+PROMISE_EVERY_S = 5.0
 """How often a reader reports progress to the liveness probe. It does not report each of its polls, because a worker may
 make hundreds a second."""
 TIP_MARGIN_S = 10.0
@@ -243,8 +243,8 @@ class ShardReader(ABC):
         The promise must be repeated at `_promise_again_s`, or earlier if more time is needed.
         """
         now = self._clock.monotonic()
-        self._promise_again_s = now + SAY_EVERY_S
-        self._metrics.progress.step(self._promise, now, SAY_EVERY_S + seconds)
+        self._promise_again_s = now + PROMISE_EVERY_S
+        self._metrics.progress.step(self._promise, now, PROMISE_EVERY_S + seconds)
 
     def _waits_for_others(self) -> None:
         """Take back the promise: the reader waits for its consumer, or for something without a time limit."""

@@ -130,7 +130,8 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
     as the reader follows the tip and has had no record at all.
     """
     is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
-    if page.millis_behind_latest is not None and is_found:  # else the record that was asked for may have arrived before
+    # If not `is_found`, the record that was asked for is still to come, and may have arrived before the time below.
+    if page.millis_behind_latest is not None and is_found:
         state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
     if page.last_sequence is not None:
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S

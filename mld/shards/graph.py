@@ -332,9 +332,10 @@ class Walk:
 
     def _conclude(self, shard_id: str) -> bool:
         """Decide which leases one shard needs, after its parents were visited. Return whether it descends from a shard
-        with a lease.
+        that has a lease or gets one.
         """
         parents = self._parents(shard_id)
+        # The parents that descend from a shard with a lease, or get a lease themselves if this shard needs it.
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
         if not covered and not self.outside.intersection(self.graph.parents[shard_id]):
             if self.sentinel != LATEST:
@@ -345,7 +346,7 @@ class Walk:
         for parent in parents:
             if parent in self.leased:
                 continue
-            if parent in self._wanted or parent not in covered:
+            if parent in self._wanted or parent not in covered:  # it descends from no shard with a lease
                 self._new.setdefault(parent, self.sentinel)
             if parent in self._new:
                 from_start = parent in covered and self.sentinel != AT_TIMESTAMP

@@ -11,7 +11,7 @@ from mld.core.errors import StreamUnavailableError
 from mld.metrics.progress import PERIODS
 from mld.metrics.registry import RENEWALS
 from mld.retrieval.polling import CALL_TIMEOUT_S
-from mld.retrieval.reader import SAY_EVERY_S
+from mld.retrieval.reader import PROMISE_EVERY_S
 from tests.support.fleet import Fleet, Running, in_fleet
 from tests.support.tiers import sliced
 from tests.twins.children import Recorder
@@ -122,7 +122,7 @@ async def test_a_reader_that_stands_still_is_overdue(world: Fleet) -> None:
     assert reader is not None
     reader._fetch = lambda: asyncio.shield(hung)
     took = await world.until(lambda: overdue(running, world) == [READER], 200.0)
-    assert took <= PERIODS * (CALL_TIMEOUT_S + SAY_EVERY_S + 2.0)
+    assert took <= PERIODS * (CALL_TIMEOUT_S + PROMISE_EVERY_S + 2.0)
     hung.cancel()
 
 

@@ -325,17 +325,19 @@ class WireService:
             return found
 
     async def _connected(self, operation: str, place: WirePlace, origin: Origin) -> LoopConnection:
-        """Make a connection to `origin`, put it into the place, and return it."""
+        """Make a connection to `origin`, put it into the place, and return it. Raises AwsUnreachableError, and
+        GivenUpError if this client was closed meanwhile.
+        """
         place.drop()
 
         def connect(job: Job) -> Connection:
-            """Connect to the origin; `job` can end this at any time."""
+            """Connect to the origin. Giving `job` up aborts the connection, even during the handshake."""
             made = Connection(
                 origin,
                 connect_timeout_s=self._connect_timeout_s,
                 read_timeout_s=self._read_timeout_s,
                 turn=self._turn,
-                begun=job.uses,
+                on_abortable=job.uses,
             )
             job.uses(None)
             return made
@@ -349,7 +351,7 @@ class WireService:
         if self._workers.is_closed:
             place.drop()
             raise GivenUpError
-        self._places.wire(place)
+        self._places.hand_to_loop(place)
         assert place.on_loop is not None
         return place.on_loop
 

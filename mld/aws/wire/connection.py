@@ -79,8 +79,8 @@ class Connection:
     """A connection to `origin`, through its proxy if it has one. Creating an instance connects, and raises OSError,
     also for timeouts and failures of TLS.
 
-    `begun` is called with this connection as soon as `abort` can end it: OpenSSL skips any number of messages in one
-    call, so that no timeout ends a handshake in which they do not end.
+    `on_abortable` is called with this connection as soon as `abort` can end it: OpenSSL skips any number of messages in
+    one call, so that no timeout ends a handshake in which they do not end.
 
     Of the connections that share a `turn`, only one at a time receives and parses a large body. While it waits for more
     bytes, another one may.
@@ -93,13 +93,13 @@ class Connection:
         connect_timeout_s: float,
         read_timeout_s: float,
         turn: Turn | None = None,
-        begun: Callable[[Connection], None] = lambda _: None,
+        on_abortable: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         nearest = origin.proxy or origin
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
         self.socket = plain
         try:
-            begun(self)
+            on_abortable(self)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             mind_silence(plain, read_timeout_s)
             context = origin.context
@@ -108,7 +108,7 @@ class Connection:
             if context is not None:
                 secured = context.wrap_socket(plain, server_hostname=origin.host, do_handshake_on_connect=False)
                 self.socket = secured
-                begun(self)  # again, as the plain socket cannot be shut down any more
+                on_abortable(self)  # again, as the plain socket cannot be shut down any more
                 secured.do_handshake()
             self.socket.settimeout(read_timeout_s)
             self._poll = select.poll()

@@ -27,7 +27,7 @@ SILENCE_S_MIN = 0.5
 """If a caller gives up after less time, that does not show that the connection is dead; a timeout or a reset does."""
 MORE_BELOW_SHARE, FEWER_ABOVE_SHARE = 0.5, 0.9
 """Limits for the share of the time in which large bodies were received and parsed. Below the first limit, calls wait
-for the network, and more are allowed; above the second, they wait for the processor, and fewer are allowed.
+for the network, and more are allowed; above the second, they wait for the CPU, and fewer are allowed.
 """
 
 
@@ -119,7 +119,7 @@ class Places:
             self.distrust(silent)
         if place.connection is not None:
             try:
-                self.wire(place)
+                self.hand_to_loop(place)
             except Exception as error:  # the loop can watch no more descriptors, for example
                 log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
         while self._waiting and len(self._busy) < self._allowed:
@@ -235,7 +235,7 @@ class Places:
         if self._waiting:
             self._queue_check = loop.call_later(self._wait_max_s, self._check_queue)
 
-    def wire(self, place: WirePlace) -> None:
+    def hand_to_loop(self, place: WirePlace) -> None:
         """Give the loop the connection that a thread has made, or has left in the place. If that fails, close the
         connection and raise the error.
         """

@@ -146,8 +146,10 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
 
 
 def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
-    """Return the worker that gets a waiting lease, and take it out of the queue; None if no worker has room. A lease of
-    a finished shard needs no room.
+    """Return the worker that gets a waiting lease; None if no worker has room.
+
+    A lease of a finished shard needs no room. A lease whose owner has fallen silent goes to the leader, if that may get
+    it. Every other lease goes to the first worker of the queue, which leaves the queue.
     """
     mine = view.loads.get(leader)
     if not lease.is_load:

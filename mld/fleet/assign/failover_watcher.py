@@ -236,7 +236,7 @@ class FailoverWatcher:
         """Wake the assigner if a worker has started on a machine that has other workers. Only the assigner can balance
         the load between them.
         """
-        # The processors that each worker measures: workers on one machine have the same.
+        # By worker: which CPUs its figures are of. Workers on one machine measure the same ones.
         meters = {report.worker: meter for report in everybody if (meter := report.mld.get("meter"))}
         workers = Counter(meters.values())
         now = self.clock.monotonic()

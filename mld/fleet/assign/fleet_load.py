@@ -16,7 +16,7 @@ Rules: coordination#lease-weights. Differences from Java:
   where it is until the time in its row.
 * If a worker has a fresh report but renews none of its leases, it gets no others while there is another worker: a
   report counts for a minute, a lease only for ten seconds.
-* Workers that measure the same processors (*neighbours*) cannot differ in their figures. So they share one figure,
+* Workers that measure the same CPUs (*neighbours*) cannot differ in their figures. So they share one figure,
   their mean, by which their machine is compared with others. Among themselves they are balanced by lease count, in
   every run.
 """
@@ -58,7 +58,7 @@ class LiveWorker:
     is_drained: bool = False
     """An operator drains the worker: it gets a lease only if no other worker has room."""
     meter: str = ""
-    """Identifies the processors that it measures (`LoadSource.meter`). Workers with the same meter, if it is not empty,
+    """Identifies the CPUs that it measures (`LoadSource.meter`). Workers with the same meter, if it is not empty,
     are neighbours.
     """
 
@@ -383,7 +383,7 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
 
 
 def _join_neighbours(view: View, workers: Mapping[str, LiveWorker]) -> None:
-    """Find the workers that measure the same processors, and give all of these the mean of their figures."""
+    """Find the workers that measure the same CPUs, and give all of these the mean of their figures."""
     by_meter: dict[str, list[Load]] = {}
     for load in view.loads.values():
         if (meter := workers[load.worker].meter) and SHARE not in load.values:

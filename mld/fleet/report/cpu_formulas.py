@@ -1,4 +1,4 @@
-"""Computes how busy processors are, from `/proc/stat`, control groups, and the metadata of ECS. Pure.
+"""Computes how busy CPUs are, from `/proc/stat`, control groups, and the metadata of ECS. Pure.
 
 Rules: metrics#cpu-formulas. If a formula would divide by zero, or a counter ran backwards, there is no figure. The
 formulas are Java's, so that the figures of a mixed fleet can be compared: waiting for a disk counts as busy, and
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PERCENT_MAX = 100.0
-CPU_NUMBER_MAX = 100_000  # more processors than any machine has, so that a damaged file cannot name a huge range
+CPU_NUMBER_MAX = 100_000  # more CPUs than any machine has, so that a damaged file cannot name a huge range
 MICROS_PER_S = 1e6
 ECS_FIGURE_MAX = 2**64  # Docker counts in unsigned 64 bits; a larger number cannot be computed with
 SHOWN_MAX = 100  # characters of a value that a message shows
@@ -28,7 +28,7 @@ SHARE_WHEN_MISSING = 2.0  # Docker's default for a container without a CPU setti
 
 @dataclass(frozen=True, slots=True)
 class ProcStat:
-    """Ticks since boot, of all processors together."""
+    """Ticks since boot, of all CPUs together."""
 
     user: int
     system: int
@@ -80,7 +80,7 @@ def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> 
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Return the limit in `cpu.max` (v2: `max period` or `quota period`), in processors; None if there is none."""
+    """Return the limit in `cpu.max` (v2: `max period` or `quota period`), in CPUs; None if there is none."""
     words = text.split()
     if len(words) != 2:
         raise ValueError("cpu.max is not a pair")
@@ -93,7 +93,7 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def parse_cpu_stat(text: str) -> float:
-    """Return the processor seconds in `cpu.stat` (v2): the second word of its first line, microseconds."""
+    """Return the CPU seconds in `cpu.stat` (v2): the second word of its first line, microseconds."""
     words = text.partition("\n")[0].split()
     if len(words) < 2:
         raise ValueError("cpu.stat has no usage")
@@ -101,7 +101,7 @@ def parse_cpu_stat(text: str) -> float:
 
 
 def count_cpus(text: str) -> int:
-    """Return the number of processors in a list such as `0-4,6`."""
+    """Return the number of CPUs in a list such as `0-4,6`."""
     count = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -117,7 +117,7 @@ def count_cpus(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EcsStats:
-    """Processor time in nanoseconds of the container (`cpu`) and of its host (`system`): now, and at the previous
+    """CPU time in nanoseconds of the container (`cpu`) and of its host (`system`): now, and at the previous
     reading, which the ECS service itself reports.
     """
 
@@ -139,12 +139,12 @@ def parse_ecs_stats(document: Any) -> EcsStats:
 
 
 def parse_ecs_online(document: Any) -> int:
-    """Return the number of processors of the host, from `<base>/stats`."""
+    """Return the number of CPUs of the host, from `<base>/stats`."""
     return int(_ecs_number(_member(document, "cpu_stats"), "online_cpus"))
 
 
 def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
-    """Return how many processors a container may use: its share of the task's limit.
+    """Return how many CPUs a container may use: its share of the task's limit.
 
     `container` is the document at `<base>`, `task` the one at `<base>/task`.
     """

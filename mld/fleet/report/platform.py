@@ -3,7 +3,7 @@
 Rules: metrics#cpu-sources. The sources are tried in Java's order until one works. The only network request goes to the
 metadata service that an environment variable names. Java reads `/proc/stat` only on EC2, and asks the instance's
 metadata whether it runs there; here `/proc/stat` is simply the last source. Unlike in Java, a control group with a
-limit of its own comes before `/proc/stat` outside of ECS and EKS, too: a container that is limited to two processors is
+limit of its own comes before `/proc/stat` outside of ECS and EKS, too: a container that is limited to two CPUs is
 busy when these two are.
 
 A control group's limit is read again for each figure, because it may be changed while the container runs.
@@ -50,7 +50,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LoadSource(Protocol):
-    """Measures how busy the processors of this process are. The first reading gives no figure, because a figure covers
+    """Measures how busy the CPUs of this process are. The first reading gives no figure, because a figure covers
     the time between two readings.
     """
 
@@ -60,8 +60,8 @@ class LoadSource(Protocol):
         ...
 
     async def meter(self) -> str:
-        """Return a text that identifies the measured processors; empty if unknown. It is the same for all workers that
-        measure the same processors.
+        """Return a text that identifies the measured CPUs; empty if unknown. It is the same for all workers that
+        measure the same CPUs.
         """
         ...
 
@@ -124,7 +124,7 @@ class CgroupSource:
         return None if before is None else cgroup_percent(before, self._before, limit_cpus)
 
     async def _limit_cpus(self) -> float:
-        """Return how many processors the control group may use: its own limit, else the number of processors it may run
+        """Return how many CPUs the control group may use: its own limit, else the number of CPUs it may run
         on.
         """
         limit_cpus = await _parsed(self._host, f"{CGROUP}/cpu.max", parse_cpu_max)
@@ -143,7 +143,7 @@ class EcsSource:
     def __init__(self, host: HostReader, base: str) -> None:
         self._host = host
         self._base = base.rstrip("/")
-        self._online = 0  # processors of the host
+        self._online = 0  # CPUs of the host
         self._limit_cpus: float | None = None  # None until it was read, which is done once
 
     async def meter(self) -> str:

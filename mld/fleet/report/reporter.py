@@ -77,7 +77,7 @@ class Reporter:
         self._counts = self.metrics.worker.operations.reports
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
         """The samples of load since the last report."""
-        self._ring: tuple[float, ...] = ()
+        self._means: tuple[float, ...] = ()
         """The mean load in each of the last report intervals."""
         self._sampled = asyncio.Event()  # set when there is a sample
         self._sampling = _Switch()
@@ -102,7 +102,7 @@ class Reporter:
             self._samples.clear()
             self._sampled.clear()
         if self._reporting.turn(not self._closed and activity is Activity.REPORTING):
-            self._ring = ()
+            self._means = ()
 
     async def run(self) -> None:
         """Sample and report, as the present activity requires, until cancelled."""
@@ -115,10 +115,10 @@ class Reporter:
         """Write a report now, between two regular ones, with the figures so far. Return whether it was certainly
         written.
         """
-        rings = self._rings(self._ring)
+        figures = self._figures(self._means)
         if self._samples and self.source is not None:
-            rings = self._rings(self._ring_after(reports.mean(self._samples)))
-        return await self._write(rings)
+            figures = self._figures(self._means_with(reports.mean(self._samples)))
+        return await self._write(figures)
 
     async def leave(self) -> None:
         """Mark this worker's row, if it has one, so that no other worker gives it leases any more."""
@@ -194,7 +194,7 @@ class Reporter:
         off = self._reporting.off.is_set()
         while not off:
             self._close_interval()
-            written = await self._write(self._rings(self._ring))
+            written = await self._write(self._figures(self._means))
             late_s = max(0.0, self.clock.monotonic() - tick_at)
             tick_at += period_s * (late_s // period_s + 1)
             off = await self._off_before(tick_at, written)
@@ -213,27 +213,27 @@ class Reporter:
             written = await self.report_now()
 
     def _close_interval(self) -> None:
-        """Put the mean of the samples since the last report into the ring, and begin a new interval."""
+        """Put the mean of the samples since the last report into `_means`, and begin a new interval."""
         if self.source is not None:
-            self._ring = self._ring_after(reports.mean(self._samples))
+            self._means = self._means_with(reports.mean(self._samples))
             self._samples.clear()
 
-    def _ring_after(self, value: float) -> tuple[float, ...]:
+    def _means_with(self, value: float) -> tuple[float, ...]:
         """Return the means of the last intervals, with one more."""
-        return reports.extended(self._ring, value, self.settings.samples_per_report)
+        return reports.extended(self._means, value, self.settings.samples_per_report)
 
-    def _rings(self, ring: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
+    def _figures(self, means: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
         """Return the figures of a report by metric; none if the load cannot be measured."""
-        return {} if self.source is None else {CPU: ring}
+        return {} if self.source is None else {CPU: means}
 
-    async def _write(self, rings: Mapping[str, tuple[float, ...]]) -> bool:
+    async def _write(self, figures: Mapping[str, tuple[float, ...]]) -> bool:
         """Write a report with these figures. Return whether it was certainly written."""
         async with self._write_lock:
             if self._closed:
                 return False
             now_s, ends = self.clock.wall(), tuple(self.ends)
             report = reports.own_report(
-                self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving, members=self.members
+                self.worker_id, figures, now_s, self.version, ends, leaving=self._leaving, members=self.members
             )
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:

@@ -47,8 +47,8 @@ HOST, PID, STARTED = "mldHost", "mldPid", "mldStarted"
 """For people: the host and process of the worker, and its start, in epoch seconds."""
 HOST_CHARACTERS_MAX = 64  # the limit of Linux
 METER = "mldMeter"
-"""Identifies the processors to which the CPU figures belong, those of a machine or a container. Workers with the same
-meter measure the same processors.
+"""Identifies the CPUs to which the CPU figures belong, those of a machine or a container. Workers with the same
+meter measure the same CPUs.
 """
 METER_CHARACTERS_MAX = 200
 ENDS = "mldEnds"
@@ -252,7 +252,7 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
 
 def own_report(
     worker: str,
-    rings: Mapping[str, Sequence[float]],
+    figures: Mapping[str, Sequence[float]],
     now_s: float,
     version: str,
     ends: Sequence[tuple[str, float]] = (),
@@ -262,12 +262,12 @@ def own_report(
 ) -> WorkerReport:
     """Return a worker's own report at wall time `now_s`.
 
-    `rings` are its figures by metric. A metric that was never measured is left out: it would make the worker a failing
-    one, which never gets a lease, and without it the worker is a default worker. `ends` has workers that were found
-    dead, with the epoch seconds; the newest are kept. `members` are further members of `OWN_MEMBERS`; empty ones are
-    left out.
+    `figures` has the means of the last intervals by metric. A metric that was never measured is left out: it would make
+    the worker a failing one, which never gets a lease, and without it the worker is a default worker. `ends` has
+    workers that were found dead, with the epoch seconds; the newest are kept. `members` are further members of
+    `OWN_MEMBERS`; empty ones are left out.
     """
-    samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
+    samples = {name: tuple(means) for name, means in figures.items() if any(value != FAILED for value in means)}
     return WorkerReport(
         worker=worker,
         updated_at_s=int(now_s),
@@ -312,11 +312,9 @@ def mean(samples: Sequence[float]) -> float:
     return float(Decimal(repr(average)).quantize(_SIX_DECIMALS, ROUND_HALF_UP))
 
 
-def extended(ring: Sequence[float], value: float, length: int) -> tuple[float, ...]:
-    """Return the ring (the figures of the last intervals, the oldest first) with one more figure; at most `length`
-    figures.
-    """
-    return (*ring, value)[-length:]
+def extended(figures: Sequence[float], value: float, length: int) -> tuple[float, ...]:
+    """Return the figures of the last intervals, the oldest first, with one more; at most the newest `length`."""
+    return (*figures, value)[-length:]
 
 
 def average(samples: Iterable[float], alpha: float) -> float:
