@@ -180,7 +180,7 @@ def _stream(derivation: Derivation) -> None:
 def _credentials(derivation: Derivation) -> None:
     """Require a credentials provider, and use it for all services that have none of their own."""
     if derivation.value_of(CREDENTIALS_PREFIX) is None:
-        remedy = f"for example {CREDENTIALS_PREFIX}=DefaultCredentialsProvider"
+        remedy = "for example DefaultCredentialsProvider"
         derivation.say(Level.ERROR, CREDENTIALS_PREFIX, "is required", remedy)
     main = derivation.values["kinesis.credentials"]
     for service in ("dynamo_db", "cloud_watch"):

@@ -15,6 +15,7 @@ from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     TableError,
+    TableForeignError,
     TableMissingError,
     TableThrottledError,
     TableUnavailableError,
@@ -40,6 +41,9 @@ READ_OPERATIONS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan", "Descri
 REFUSED_CODE = "ConditionalCheckFailedException"
 MISSING_CODE = "ResourceNotFoundException"
 THROTTLING_STATUS = 429
+INVALID_CODE = "ValidationException"
+ANOTHER_KEY = ("key element does not match the schema", "Missing the key", "Type mismatch for key")
+"""Words with which DynamoDB refuses the key of a row, in a read, an update, a put and a delete."""
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
@@ -51,6 +55,9 @@ def table_error(error: AwsError | AwsUnreachableError, table: str) -> TableError
         return TableThrottledError(str(error))
     if error.code == MISSING_CODE:
         return TableMissingError(f"table {table}: {error}")
+    if error.code == INVALID_CODE and any(words in str(error) for words in ANOTHER_KEY):
+        remedy = "set another applicationName, or tableName"
+        return TableForeignError(f"{table} is no table of KCL, because it has another key: {remedy} ({error})")
     return TableUnavailableError(str(error))
 
 

@@ -120,6 +120,8 @@ def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
         program = redacted("executableName", Shown.COMMAND, words[0])
         if Path(words[0]).is_file():
             yield Level.ERROR, f"the file {program!r} is not executable", f"chmod +x {program}"
+        elif Path(words[0]).is_dir():
+            yield Level.ERROR, f"{program!r} is a directory", "name the program in it"
         else:
             yield Level.ERROR, f"no executable file {program!r} is found", NO_SHELL if is_for_shell else NOT_FOUND
         return

@@ -53,6 +53,8 @@ ENDS_DOUBTED_MAX = 6  # how often a doubtful end is read again; this takes half 
 LAST_WORDS_LOGGED = 10  # lines of stderr that are logged when a child has failed
 PARKED_POLL_FIRST_S = 2.0  # the pause before a shard that was "not found" is looked for again;
 PARKED_POLL_MAX_S = 60.0  # it doubles up to this, as a person may have to correct a name or a region
+TRY_ALONE = "; `mld conformance -- COMMAND` tries the program without a stream"
+"""What to do about a child that has not even answered `initialize`: it may not be a record processor at all."""
 
 
 class ShardConsumer:
@@ -575,9 +577,9 @@ class ShardConsumer:
         if batch is None and processor is not None and processor.unanswered is not None:
             batch, before = processor.unanswered
         await self._failures.note(str(error), words, last, batch, before or delivered, delivered, is_next=is_next)
-        log.error(
-            "child failed: %s (%s)", error, ended, extra=about("child_failed", self.key, failures=self._failures.count)
-        )
+        hint = "" if processor is None or processor.initialized else TRY_ALONE
+        fields = about("child_failed", self.key, failures=self._failures.count)
+        log.error("child failed: %s (%s)%s", error, ended, hint, extra=fields)
         summary = f"failure {self._failures.count} since the last checkpoint: {what}"
         self._parts.metrics.events.note(EventKind.FAILED, summary, shard=self.key, lines=words)
         if words:

@@ -78,6 +78,10 @@ class TableMissingError(TableError):
     """The lease table does not exist; it may have been deleted."""
 
 
+class TableForeignError(TableError):
+    """The table has another key than a table of KCL: it belongs to something else."""
+
+
 class TableUnavailableError(TableError):
     """Any other failure of the table: network, time-out, 5xx, access denied."""
 

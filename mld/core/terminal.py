@@ -40,7 +40,16 @@ define_option = click.option(
 file_option = click.option(
     "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
 )
-_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
+
+
+def one_file(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> str | None:
+    """Return the file of an argument that may be left out. Raises click.UsageError if several are given."""
+    if len(given) > 1:
+        raise click.UsageError(f"give one properties file, not {len(given)}: {' '.join(given)}")
+    return given[0] if given else None
+
+
+file_argument = click.argument("argument_file", metavar="[APP.properties]", nargs=-1, callback=one_file)
 
 
 class Duration(click.ParamType[float]):
@@ -65,7 +74,7 @@ class Duration(click.ParamType[float]):
 
 def properties_file(command: F) -> F:
     """Add the parameters `argument_file`, `option_file` and `overrides` to a command; see `chosen_file`."""
-    return _argument(file_option(define_option(command)))
+    return file_argument(file_option(define_option(command)))
 
 
 def chosen_file(option_file: str | None, argument_file: str | None) -> str:

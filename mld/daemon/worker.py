@@ -18,7 +18,7 @@ from mld.consumer.consumer import ShardConsumer
 from mld.consumer.consumer_parts import ConsumerParts
 from mld.core.clock import Clock, millis_since
 from mld.core.error_boundary import survived
-from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
+from mld.core.errors import StartupError, StreamError, TableError, TableForeignError, TableMissingError
 from mld.core.tasks import Task, TaskList, Until
 from mld.core.waits import unless
 from mld.fleet.fleet import Fleet
@@ -177,6 +177,8 @@ class Worker:
             except Exception as error:
                 fault.note(1)
                 last = survived(error, "starting")
+                if isinstance(last, TableForeignError):
+                    raise StartupError(str(last)) from error
                 if not isinstance(last, TableError | StreamError):
                     raise
                 log.warning(

@@ -224,9 +224,13 @@ def table_findings(
     it needs none.
     """
     about, name, status = "lease table", table.get("TableName", "?"), table.get("TableStatus", "?")
+    types = {one.get("AttributeName"): one.get("AttributeType") for one in table.get("AttributeDefinitions", ())}
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
-    if schema != [(key, "HASH")]:
-        words = f"{name} is no lease table: its key is {', '.join(f'{n} ({k})' for n, k in schema) or 'unknown'}"
+    if schema != [(key, "HASH")] or types.get(key, "S") != "S":
+        shown = ", ".join(
+            f"{one} ({kind}{'' if types.get(one, 'S') == 'S' else ', no string'})" for one, kind in schema
+        )
+        words = f"{name} is no lease table: its key is {shown or 'unknown'}"
         yield fail(about, words, "set another applicationName, or tableName")
         return
     words = f"{name} is {status}, about {table.get('ItemCount', '?')} rows"

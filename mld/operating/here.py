@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, define_option, file_option
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, define_option, file_argument, file_option
 from mld.operating.command_ends import finish
 from mld.operating.daemon_link import DaemonLink, WantedDaemon, find_daemon, find_daemons
 from mld.operating.options import output_option
@@ -37,7 +37,7 @@ def of_daemon(command: F) -> F:
 
     @wraps(command)
     def called(
-        files: Sequence[str],
+        argument_file: str | None,
         option_file: str | None,
         overrides: Sequence[str],
         pid: int | None,
@@ -46,15 +46,13 @@ def of_daemon(command: F) -> F:
         **rest: Any,
     ) -> Any:
         """Call the command with the daemon that the arguments and options name."""
-        if len(files) > 1:
-            raise click.UsageError(f"give one properties file, not {len(files)}")
         named: tuple[str | None, str | None] = None, None
-        if option_file or files or overrides:
-            named = _application_of(chosen_file(option_file, files[0] if files else None), overrides)
+        if option_file or argument_file or overrides:
+            named = _application_of(chosen_file(option_file, argument_file), overrides)
         return command(WantedDaemon(*named, pid, worker, timeout_s), **rest)
 
     options = (
-        click.argument("files", nargs=-1, metavar="[APP.properties]"),
+        file_argument,
         file_option,
         define_option,
         click.option("--pid", type=int, help="Process id of the daemon, if several run here."),

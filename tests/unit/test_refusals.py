@@ -115,6 +115,8 @@ def test_a_file_without_the_right_to_run_is_said_to_be_there(tmp_path: Path, mon
     Path("child.py").write_text("#!/usr/bin/env python3\n")
     (one,) = refused(tmp_path, executableName="./child.py")
     assert (one.message, one.remedy) == ("the file './child.py' is not executable", "chmod +x ./child.py")
+    (one,) = refused(tmp_path, executableName=str(tmp_path))
+    assert (one.message, one.remedy) == (f"{str(tmp_path)!r} is a directory", "name the program in it")
 
 
 @pytest.mark.parametrize(

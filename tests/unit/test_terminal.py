@@ -122,3 +122,22 @@ def test_a_misspelt_key_is_named_beside_the_one_that_is_missing(tmp_path: Path, 
     if command != ["status"]:  # which needs no stream
         misspelt = "streamNam: is no known key and is ignored; did you mean streamName?"
         assert f"warning: {file}:3: {misspelt}" in lines
+
+
+def test_what_an_empty_file_lacks_is_said_with_remedies_that_nothing_hides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An example with `AwsCredentialsProvider=` looked like a secret."""
+    (tmp_path / "app.properties").write_text("")
+    with pytest.raises(SystemExit):
+        loaded_of(str(tmp_path / "app.properties"), ())
+    said = capsys.readouterr().err
+    assert "AwsCredentialsProvider: is required; for example DefaultCredentialsProvider\n" in said
+    assert "***" not in said
+
+
+@pytest.mark.parametrize("command", ["run", "check", "status", "tap"])
+def test_two_files_are_one_too_many(command: str) -> None:
+    ended = CliRunner().invoke(commands, [command, "a.properties", "b.properties", "c"])
+    assert ended.exit_code == 2
+    assert "Error: give one properties file, not " in ended.output

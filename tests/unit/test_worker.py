@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mld.core.errors import StartupError, StreamThrottledError, StreamUnavailableError
+from mld.core.errors import AwsError, StartupError, StreamThrottledError, StreamUnavailableError
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, throttled
@@ -66,6 +66,30 @@ async def test_each_attempt_to_start_without_a_stream_is_one_warning(world, capl
         await asyncio.wait_for(asyncio.shield(wrong.task), 600)
     said = [record.action for record in caplog.records if record.levelno == logging.WARNING]
     assert said == ["initialization_failed"] * 20
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        (("GetItem", "UpdateItem"), "The provided key element does not match the schema"),
+        (("PutItem",), "One or more parameter values were invalid: Missing the key id in the item"),
+        (
+            ("PutItem",),
+            "One or more parameter values were invalid: Type mismatch for key leaseKey expected: N actual: S",
+        ),
+    ],
+)
+@virtual
+async def test_a_table_of_something_else_ends_the_start_at_once_and_names_the_keys(refused, words):
+    async with fleet(1) as world:
+        wrong = AwsError("x", "ValidationException", words)
+        world.dynamo.faults = lambda _, operation, __: Fault(fail_before=wrong) if operation in refused else None
+        began = world.clock.monotonic()
+        with pytest.raises(
+            StartupError, match=rf"{TABLE} is no table of KCL.*set another applicationName, or tableName"
+        ):
+            await asyncio.wait_for(asyncio.shield(world.start().task), 600)
+        assert world.clock.monotonic() - began < 5.0
 
 
 @in_fleet(2)

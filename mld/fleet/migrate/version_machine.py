@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
-from mld.core.errors import StartupError
+from mld.core.errors import StartupError, TableForeignError
 from mld.fleet.migrate.bare_table import movers, refusal
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersion, ClientVersionRow, advanced, first_row
 from mld.fleet.migrate.states_table import StatesTable
@@ -221,6 +221,8 @@ class VersionMachine:
                     return self._version
             except StartupError:
                 raise
+            except TableForeignError as error:
+                raise StartupError(str(error)) from error
             except Exception as error:
                 self._counts.fault.note(1)
                 problem = survived(error, "entering a client version")

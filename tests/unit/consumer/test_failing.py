@@ -93,6 +93,20 @@ async def test_a_shard_whose_child_was_killed_with_records_in_hand_works_again_w
 
 
 @in_fleet(1)
+async def test_a_program_that_never_answers_initialize_may_be_none_and_the_log_says_how_to_find_out(world, caplog):
+    class NoProcessor(Recorder):
+        async def __call__(self, child):
+            await child.receive()
+
+    world.recorder = NoProcessor(world.clock)
+    worker = world.start()
+    await world.until(lambda: lives(worker) == 2)
+    failed = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "child_failed"]
+    assert "before it answered initialize" in failed[0]
+    assert failed[0].endswith("; `mld conformance -- COMMAND` tries the program without a stream")
+
+
+@in_fleet(1)
 async def test_the_last_error_and_the_log_say_what_the_child_said_last(world, caplog):
     world.recorder = Poisoned(world.clock)
     poison(world)

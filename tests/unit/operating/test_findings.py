@@ -103,6 +103,8 @@ def looked_at(described: dict[str, object], open_shards: int | None = 10) -> lis
 def test_a_table_of_another_kind_fails_and_nothing_else_is_said() -> None:
     other = table(KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}])
     assert healths(looked_at(other)) == {"lease table": Health.FAIL}
+    (numbers,) = looked_at(table(AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "N"}]))
+    assert numbers.words == "t is no lease table: its key is leaseKey (HASH, no string)"
 
 
 @pytest.mark.parametrize(("writes", "health"), [(3, Health.WARN), (4, Health.OK)])
