@@ -45,18 +45,21 @@ def limit_words(client: BaseClient, error: Exception, took_s: float) -> str | No
     limits: Any = client.meta.config
     if isinstance(error, ConnectTimeoutError):
         limit = f"connection within {limits.connect_timeout:g} s"
-    elif took_s < limits.read_timeout:  # botocore calls a TLS handshake a read, but limits it like a connection
+    elif is_no_connection(client, error, took_s):
         limit = f"TLS connection within {limits.connect_timeout:g} s"
     else:
         limit = f"answer within {limits.read_timeout:g} s"
     return f"no {limit}: {reason_of(error)}"
 
 
-def is_no_connection(error: Exception) -> bool:
-    """Return whether botocore could not connect: nobody is at the address, or nobody that can be trusted."""
-    from botocore.exceptions import ConnectionError
+def is_no_connection(client: BaseClient, error: Exception, took_s: float) -> bool:
+    """Return whether a call ended after `took_s` seconds because botocore could not connect: nobody is at the address,
+    or nobody that can be trusted. To botocore a TLS handshake is a read, but it limits it like a connection.
+    """
+    from botocore.exceptions import ConnectionError, ReadTimeoutError
 
-    return isinstance(error, ConnectionError)
+    limits: Any = client.meta.config
+    return isinstance(error, ConnectionError) or (isinstance(error, ReadTimeoutError) and took_s < limits.read_timeout)
 
 
 def is_surprise(error: Exception) -> bool:

@@ -171,8 +171,9 @@ class BotoService:
         try:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
-            words = limit_words(self._made_client(), error, time.monotonic() - sent_s)
-            if is_no_connection(error):
+            client, took_s = self._made_client(), time.monotonic() - sent_s
+            words = limit_words(client, error, took_s)
+            if is_no_connection(client, error, took_s):
                 words = f"{words or reason_of(error)}{self.remedy()}"
             failure = aws_failure(operation, error) if words is None else AwsUnreachableError(operation, words)
             if isinstance(failure, AwsUnreachableError):

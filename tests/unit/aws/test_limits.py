@@ -38,7 +38,7 @@ def service_of(
     kind: str, endpoint: str, read_timeout_s: float, connect_timeout_s: float = LONG_S
 ) -> BotoService | WireService:
     client = make_client("dynamodb", endpoint, timeout_s=read_timeout_s, connect_timeout_s=connect_timeout_s)
-    plain = BotoService(lambda: client, threads_max=2, name="dynamodb")
+    plain = BotoService(lambda: client, threads_max=2, name="dynamodb", source_of=lambda _: "dynamoDBEndpoint")
     if kind == "botocore":
         return plain
     return WireService(
@@ -72,7 +72,8 @@ async def test_a_tls_handshake_that_hangs_is_told_by_the_limit_of_a_connection(
 ) -> None:
     secured = endpoint.replace("http:", "https:")
     service = service_of(kind, secured, LONG_S, connect_timeout_s=SHORT_S)
-    await _fails_by_the_short_limit(service, LONG_S, r"connect.* within ([0-9.]+) s", by_table=by_table)
+    words = r"connect.* within ([0-9.]+) s.*; check dynamoDBEndpoint$"
+    await _fails_by_the_short_limit(service, LONG_S, words, by_table=by_table)
 
 
 async def _fails_by_the_short_limit(
