@@ -23,7 +23,7 @@ class DirectoryBox:
         """Do nothing: the directory is made with the first letter."""
 
     async def put(self, letter: Letter) -> str:
-        """See `LetterBox.put`."""
+        """Write a letter durably, and return the path of its file. Raises DeadLetterError, as `LetterBox.put` does."""
         try:
             async with asyncio.timeout(PUT_TIMEOUT_S):
                 return await self._threads.run(lambda: self._write(letter))

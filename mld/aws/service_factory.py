@@ -1,5 +1,5 @@
-"""`service_of`: makes the services of a daemon: over botocore alone, or over the wire client, which leaves rare calls
-to botocore.
+"""`service_of`: makes the client of one AWS service for a daemon, as the `Service` port: over botocore alone
+(`BotoService`), or for frequent calls over sockets of our own, with botocore for the rare ones (`WireService`).
 """
 
 from __future__ import annotations

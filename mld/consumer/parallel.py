@@ -48,7 +48,11 @@ T = TypeVar("T")
 
 
 class SharedBatch(PlainBatch):
-    """The records of a page that one child gets."""
+    """The records of a page that one child gets.
+
+    `texts` is their JSON, as `SharedLine` has cut it out of the page. `first` and `largest` are the positions of the
+    first and the last of these `count` records, None if there are none.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""`OtherWorkers`: finds out which leases other workers renew, by comparing scans of the lease table. Pure."""
+"""`OtherWorkers`: finds out which leases other workers renew, by comparing scans of the lease table. Pure.
+
+A run until the tip (`RunUntilTip`) ends at once if others are at work, and does not wait for shards that others read.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _reading(
     """Return the function that reads a metric's value; it turns an instrument into the value to publish."""
 
     def read(owner: Any, at: Instant) -> Value:
-        """Return the value of the metric for `owner`; its type decides what is shown of it."""
+        """Return the value to publish for the metric of `owner`; None if it is unknown, or `owner` lacks the part."""
         part = reach(owner)
         match None if part is None else value(part, at):
             case Spread() as spread:

@@ -108,10 +108,11 @@ class Examination:
     async def call(
         self, service: BotoService, about: str, action: str, params: dict[str, Any], missing: str = ""
     ) -> dict[str, Any]:
-        """Make a call that changes nothing, such as ``kinesis:ListShards``, and return the answer.
+        """Make the call `action`, such as ``kinesis:ListShards``, and return the answer.
 
-        If the service refuses the call only because its condition is not met, the answer is empty. Any other failure
-        ends the probe, with a finding about the call.
+        The call changes nothing: it only reads, or it is a write whose condition is never met, which shows that the
+        write is permitted. For such a write, return an empty answer. Any other failure raises ProbeEnded with a finding
+        on `about`; `missing` is the remedy if the stream or table does not exist.
         """
         try:
             answer = await service.call(action.partition(":")[2], params, timeout_s=TIMEOUT_S)

@@ -125,7 +125,7 @@ class DaemonStatus:
         return FleetSight(own=self._own(), file=self.file)
 
     def _own(self) -> Own:
-        """Return what this worker knows about itself, in the form in which faults are found."""
+        """Return what this worker knows about itself without a request; `mld.operating.verdicts` finds faults in it."""
         now, table = self.clock.monotonic(), self.metrics.worker.table
         labels = self.metrics.stream_labels
         return Own(

@@ -105,6 +105,7 @@ class StatusView:
             yield worker_value(worker) | ({"isAlive": True, "why": None} if is_here else {}) | {"isHere": is_here}
 
     def _holes(self) -> Iterator[Document]:
+        """Yield the ranges of hash keys that no lease covers, by stream, as fractions of all hash keys (0 to 1)."""
         for label, holes in {}.items() if self.fleet is None else self.fleet.holes_of.items():
             for begin, end in map(share_of, holes):
                 yield {"stream": label, "from": begin, "to": end}

@@ -159,7 +159,11 @@ class ShardEnding:
                 return await self._prepare_expired(lease, await self.sync.sync_with(scan, listing.shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
-        """Prepare the end of a shard that is still listed, with the children that the listing shows."""
+        """Prepare the end of a shard that is still listed, with the children that the listing shows.
+
+        Return Invalid if the listing shows the shard open, or without children. A stream of DynamoDB that was switched
+        off is an exception: it gets no more shards, and its last shard may have ended although it is listed as open.
+        """
         children = children_in(shards, lease.key)
         is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
         if is_open and (self.stream.detector.kind.has_hash_keys or await self.stream.detector.takes_records()):

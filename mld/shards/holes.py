@@ -1,19 +1,21 @@
-"""Finds what is wrong in the lease rows of one scan, above all holes: hash keys that no lease covers. Pure.
+"""Finds what is wrong in the lease rows of one scan, above all holes: hash keys that no lease covers. For the `Auditor`
+and for views of the fleet. Pure.
 
 Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. The differences from
 Java's auditor are intended:
 
 * Coverage counts up to the highest key of any range so far. Java takes the end of the last range in sort order, and
   so reports a hole for `[0, N]` and `[5, 10]`, which cover all keys.
-* A hole is defined by the missing keys, not by the two leases around it. All holes are found, and each has a count of
-  its own. A hole that grows or shrinks between two audits keeps its count; in Java the count begins anew.
+* A hole is defined by the missing keys, not by the two leases around it. All holes are found. For each it is counted
+  how many audits in a row have seen it. The count goes on if the hole grows or shrinks between two audits; in Java it
+  begins anew.
 * An unreadable row covers the keys of its shard: the row exists, and no sync could create it.
 * A child that a completed row names, but that has no row, is a finding, even if another lease covers the child's
   keys.
 * A hole is *certain* at once if the list of shards shows a shard that must have a lease and has none. Java always
   waits until it has seen a hole in three audits.
 
-A new leader begins without counts.
+A new leader begins to count anew.
 """
 
 from __future__ import annotations

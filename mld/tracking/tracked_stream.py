@@ -2,7 +2,8 @@
 
 Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule. It
 connects packages that must not import each other: it answers the consumers' questions (`ShardCare`) by the decisions of
-`mld.shards`, and it wakes the fleet, and consumers that wait, if rows have changed.
+`mld.shards`. If there are new rows, it has the worker's `Fleet` take or assign them at once. If a shard has ended, it
+wakes the consumers that wait for their parents.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ class Server:
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
         for number in KEPT_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        gc.freeze()  # without a collection before: each child would fill the memory it frees, with pages of its own
+        # No collection before this: each child would reuse the memory that it frees, and so copy the pages it is in.
+        gc.freeze()
         self._listener.setblocking(False)
         self._poll.register(self._listener, select.POLLIN)
         if self._owner_handle is not None:

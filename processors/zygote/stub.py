@@ -216,7 +216,10 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
 
 
 def _end_as(what: str, number: int) -> NoReturn:
-    """End as the child did: it ended before this process became the shell that waits for it."""
+    """End in the same way as the child, which the server has reported: by a signal, or with an exit status.
+
+    For a child that had ended before this process could become the shell that waits for it.
+    """
     if what == fork_requests.SIGNAL:
         if number not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(number, _signal.SIG_DFL)

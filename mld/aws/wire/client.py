@@ -142,7 +142,10 @@ class WireService:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
     async def _opened(self, operation: str, params: dict[str, Any], limit: TimeLimit) -> WireFrames:
-        """Return an opened stream. It gets a new connection, which it owns; its place is given back at once."""
+        """Send the request of a stream over a new connection, and return the stream, which owns the connection.
+
+        The place is needed only until the head of the answer has come, so open streams do not count as calls under way.
+        """
         place = await self._places.take(None)
         try:
             place.drop()

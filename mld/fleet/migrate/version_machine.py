@@ -271,7 +271,11 @@ class VersionMachine:
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """Read the row once, and follow its state. Return False if the state could not be entered."""
+        """Read the row once, and enter the state that follows from it. A leader whose fleet is ready then writes and
+        enters 3X_WITH_ROLLBACK.
+
+        Return False if a state could not be entered. A row that cannot be read is logged, and changes nothing.
+        """
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
                 self._counts.in_3x.note(1)

@@ -1,1 +1,1 @@
-"""Micro-batches: their records on disk, the records that sinks hold already, and the engine that runs them."""
+"""Micro-batches: keeps their records on disk, drops records that the sinks hold already, and runs the rest on Spark."""

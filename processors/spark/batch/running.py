@@ -115,8 +115,11 @@ class Running:
 
     @contextmanager
     def noted(self, spans: Spans) -> Iterator[None]:
-        """Note that `spans` run within this block, and remove the note when the block ends normally. If the session
-        ends, the note stays."""
+        """Note in the file that `spans` run within this block.
+
+        If the block ends normally, the note is removed. Suspects that have run are dropped, and it is noted for the
+        others that other records have run. A task that hangs counts as an end of the session. After any other
+        exception, and if the process ends, the note stays."""
         self._write(spans)
         try:
             yield

@@ -1,13 +1,14 @@
-"""Entries of a sink's ledger, and their encoding. An entry is numbered and has the marks of all shards of all writers.
+"""Entries of a sink's ledger, and their encoding. Each commit adds one entry, which has a number, and the high-water
+marks of all shards of all writers.
 
-The ledger is cumulative. The entry with the highest number, the *head*, holds the whole state; older entries only keep
-their numbers taken. A new entry has the next number, and the first writer that creates the file of that number has
-committed. So the numbers stop a late writer. The marks prevent that a record is written twice: a batch may follow a
-head only if each of its shards still has the mark by which the batch was trimmed.
+So the entry with the highest number, the *head*, has the whole state. Older entries are kept only so that their numbers
+stay taken. To commit, a writer creates the file of the next number; only the first that creates it has committed, so a
+late writer finds the number taken. The marks prevent that a record is written twice: the records up to the marks are
+dropped from a batch, and the batch may follow a head only if the head still has these marks for its shards.
 
-All writers of a sink share the numbers, but each has marks of its own (`admission`). `ended_shards` encodes shards that
-have ended. No decision depends on time: it is right for a worker that wakes after days, for any retention, and for a
-replay from an earlier position.
+All writers of a sink share the numbers, but each has marks of its own (`admission`). `ended_shards` encodes the shards
+that have ended. No decision depends on time. So each is right also for a worker that wakes after days, for any
+retention, and for a replay from an earlier position.
 
 Pure: values in, values out. `journal` keeps the files.
 """

@@ -25,7 +25,11 @@ LINE_BYTES_MAX = 16 * 1024
 
 
 class PrintedLines:
-    """Everything that Spark and the user's code print on standard output and error, each line with a tag."""
+    """Everything that Spark and the user's code print on standard output and error, each line with a tag.
+
+    Creating an instance replaces both by a pipe, reads the pipe on a thread, and delivers its lines on `loop` until
+    the process ends. `pass_on` gives lines to a child, and returns False if none can take them. `fit` removes secrets.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool], fit: Sanitizer) -> None:
         self._loop = loop

@@ -283,9 +283,10 @@ class IcebergSink(LakeSink):
     # --- the table ---------------------------------------------------------------------------------------------------
 
     def _grown(self, frame: DataFrame) -> StructType:
-        """Add columns and fields of the frame that the table lacks, and widen types. Return the table's columns.
+        """Return the table's columns if the frame fits them. If the table lacks columns or fields of the frame, or has
+        narrower types, change the table and raise LostRace: the attempt begins again, with the changed table.
 
-        Raises SinkRefused, and LostRace if the table was changed."""
+        Raises SinkRefused if the frame cannot be made to fit."""
         from pyspark.sql.types import StructType
 
         java: Any = self._spark._jvm
