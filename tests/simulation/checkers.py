@@ -242,9 +242,10 @@ class Ledger:
 
     def answered(self, process: str, shard: str, sequence: str, sub: int) -> None:
         """A child was told that its checkpoint is stored. Several children of a shard hear only that it is noted."""
-        if self.shard(shard).is_gone or self.shared.shares(process, shard):
-            return
-        stored, meant = self.shard(shard).last_checkpoint, position(sequence, sub)
+        record = self.shard(shard)
+        if record.is_gone or self.shared.shares(process, shard) or record.checkpoint == record.odd_checkpoint:
+            return  # an odd checkpoint was written by hand over the one that was stored
+        stored, meant = record.last_checkpoint, position(sequence, sub)
         if stored is not None and meant is not None and stored < meant:
             raise self.violation(1, f"{process} told a child that {shard} is stored at {sequence}; the row is behind")
 
