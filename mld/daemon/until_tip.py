@@ -225,7 +225,11 @@ class RunUntilTip:
         return spacing_s if self._catching_up.seems_over(held) else LOOK_ANYWAY_S
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
-        """Return how the run ends, by this scan of the lease table; None if it goes on."""
+        """Return how the run ends, by this scan of the lease table; None if it goes on.
+
+        If it seems to be caught up, the shards are listed, as a shard that was split may still have records. Then the
+        same scan is judged again, with the closed shards that the list shows.
+        """
         end = self._catching_up.looked(self._seen(scan))
         if end is not CatchUpEnd.CAUGHT_UP:
             return end

@@ -124,7 +124,9 @@ class OperatorHold:
         """Write a change whose result does not depend on the row's present values, so that it may be sent more than
         once.
 
-        A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
+        A lease that was stolen meanwhile is taken back first. If no try is known to have written the change, return an
+        unknown outcome if any try had one, because that try may have written it; otherwise the last refusal. Raises
+        ActRefusedError, TableError.
         """
         doubt: Outcome | None = None
         for _ in range(TRIES_MAX):

@@ -169,9 +169,12 @@ class ShardSync:
     async def _snapshot(self) -> SyncResult:
         """List the shards that were open at the configured position; they must cover the hash keys exactly once.
 
-        If they do not, the result has no shards. A snapshot is also taken for a table with rows, in order to finish an
-        interrupted creation at a timestamp (shards#interrupted-timestamp-snapshot). Without a snapshot, reading would
-        begin with the oldest listed ancestors, and so with records older than the timestamp.
+        If they do not, the result has no shards. Shards that descend from another one in the snapshot are left out,
+        because they are read after it anyway.
+
+        A snapshot is also taken for a table with rows, in order to finish an interrupted creation at a timestamp
+        (shards#interrupted-timestamp-snapshot). Without a snapshot, reading would begin with the oldest listed
+        ancestors, and so with records older than the timestamp.
         """
         fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else None
         listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)

@@ -90,7 +90,10 @@ class FollowedStreams(TrackedStreams):
         return (self._follow, "following the list of streams"), *super().loops()
 
     def standing(self, lease: Lease) -> Standing:
-        """Return what to do with a lease by the standing of its stream in the list."""
+        """Return what to do with a lease by the standing of its stream in the list.
+
+        If the list lacks the stream, the lease is kept until the list has been read once more, and then given back.
+        """
         stream = lease.stream
         if stream in self.consumed.streams:
             return Standing.CONSUMED

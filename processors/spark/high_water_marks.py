@@ -36,6 +36,7 @@ def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
 
 def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
     """Return the shards whose next records a sink with these marks may not take, each with one gap before them.
+    `preceding` has the marks that the sink must have reached before it takes these records.
 
     A shard without a mark is new to the sink, so the sink needs no earlier records of it. But if the sink holds
     anything of a parent shard, it must hold that parent to its end. Once a shard has a mark, its parents are not

@@ -137,8 +137,8 @@ class ChildRelay:
                 self._ask_patiently(*host.position)
 
     def _shard_ended(self) -> None:
-        """Have all records committed, have the sinks record the shard's end, and checkpoint the
-        end. Raises FatalError.
+        """Have all records committed, have the sinks record the shard's end, and checkpoint the end (a checkpoint
+        without a position). Do nothing once the lease is lost. Raises FatalError.
         """
         if (host := self._settled()) is not None:
             if not self._flush(host) or not host.asked(link.ENDED, lambda: host.may_go):

@@ -93,7 +93,8 @@ class ChildConnection:
                 raise link.LinkError(f"a child does not say {kind}")
 
     def _page(self, body: dict[str, Any]) -> Offer:
-        """Return the page that the child reports as complete."""
+        """Return the page that the child reports as complete, as an offer that waits for its commit. From now on, the
+        connection's `before` and `open_...` are about the child's next page."""
         assert self.shard is not None
         first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
         number, records, size, upto = (int(body[name]) for name in ("number", "records", "size", "upto"))

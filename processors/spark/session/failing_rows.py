@@ -83,7 +83,9 @@ class FailingRows:
 
     @contextmanager
     def functions_told(self) -> Iterator[None]:
-        """Make Python functions report to `failing`, in all frames that this thread makes within this block."""
+        """Replace the Python functions in all frames that this thread makes within this block, so that they report the
+        rows over which they raise. The method `failing` collects the reports.
+        """
         from pyspark.sql.classic.column import Column
         from pyspark.sql.udf import UserDefinedFunction
 

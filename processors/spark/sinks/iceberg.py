@@ -165,7 +165,10 @@ class IcebergSink(LakeSink):
     def _attempt(
         self, frame: DataFrame | None, changes: DataFrame | None, batch: ShardSpans, batch_id: str
     ) -> Published:
-        """Write the frame's files, and commit them with an entry. Raises LostRace, also after changing the table."""
+        """Commit the frame's rows with the entry that follows the head: as an append, or as a MERGE if there are
+        `changes`. Without a frame, commit only the entry; if there is no table either, write nothing.
+
+        Raises LostRace if another writer committed first, and also after making or changing the table."""
         from pyspark.sql.types import StructType
 
         head = self._head()

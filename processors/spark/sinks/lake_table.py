@@ -69,7 +69,9 @@ class LakeSink(AdmittedSink):
         return self._raced(self._opened, f"reading the ledger of {self._target}")
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        """Commit the frame as an append, or with `mode = merge` as a MERGE that is computed once."""
+        """Commit the frame and the new marks: as an append, or with `mode = merge` as a MERGE whose changes are
+        computed once, however many races are lost. Without a frame, commit only the marks. Raises SinkError.
+        """
         doing = f"writing a batch as {self._spec.format}"
         if self._merge is None or frame is None:
             return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
