@@ -190,13 +190,13 @@ async def test_the_leader_speaks_and_under_a_java_leader_the_first_of_ours(world
     await world.until(lambda: all(one.worker.held() for one in workers))
     await world.advance(120)
     fleets = [one.worker.fleet for one in workers]
-    assert [fleet.speaks for fleet in fleets] == [fleet.leader.leads for fleet in fleets]
-    assert sum(fleet.speaks for fleet in fleets) == 1
+    assert [fleet.raises_alerts for fleet in fleets] == [fleet.leader.leads for fleet in fleets]
+    assert sum(fleet.raises_alerts for fleet in fleets) == 1
     elections = [fleet.leader for fleet in fleets]
     for fleet in fleets:
         fleet._membership.java = frozenset({"java"})
         fleet.leader = SimpleNamespace(leader="java", leads=False)  # type: ignore[assignment]
-    assert [fleet.speaks for fleet in fleets] == [True, False]
+    assert [fleet.raises_alerts for fleet in fleets] == [True, False]
     for fleet, election in zip(fleets, elections, strict=True):
         fleet.leader = election
 
