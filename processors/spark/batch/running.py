@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -26,9 +26,12 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session_errors import TaskHangs
+from mld.properties.named_file import bytes_of
 
 log = logging.getLogger("mld.spark")
 FILE = "running.json"
+FILE_BYTES_MAX = 64 << 20
+"""A larger file is none of ours: a shard takes some 200 bytes."""
 PARTS = 16
 """Suspected records are cut into at most this many parts."""
 ENDS_MIN = 2
@@ -96,10 +99,12 @@ class Running:
         if file is None or not file.exists():
             return
         try:
-            found = json.loads(file.read_text("utf-8"))
+            found = json.loads(bytes_of(file, FILE_BYTES_MAX))
             self._now, self._spans = _decoded(found["now"]), _decoded(found["suspects"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # the text may be damaged in any way
             log.warning("what ran when a session ended is not known: %s", error)
+            with suppress(OSError):
+                file.unlink()  # it may be no file, but a pipe
         self._note_end()
 
     @property
@@ -175,5 +180,8 @@ def _encoded(spans: Spans) -> list[list[Any]]:
 
 
 def _decoded(kept: Any) -> dict[StreamShard, RunningSpan]:
-    decode = RecordPosition.decode
-    return {StreamShard(stream, shard): RunningSpan(decode(a), decode(b), *ends) for stream, shard, a, b, *ends in kept}
+    at = RecordPosition.decode
+    return {
+        StreamShard(str(stream), str(shard)): RunningSpan(at(a), at(b), int(ends), int(alone), well, others, int(tried))
+        for stream, shard, a, b, ends, alone, well, others, tried in kept
+    }

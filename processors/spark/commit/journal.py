@@ -241,9 +241,9 @@ class Journal:
 
     def _sweep(self) -> None:
         """Remove staging areas of dead writers, and old entries. Errors are ignored: the next sweep tries again."""
-        with suppress(OSError, SinkError):
-            self._remove_abandoned()
-            self._remove_old()
+        for remove in (self._remove_abandoned, self._remove_old):
+            with suppress(OSError, SinkError):
+                remove()
 
     def _remove_abandoned(self) -> None:
         """Remove staging areas of writers that are dead, or that may be dead and are a day old."""
@@ -259,7 +259,8 @@ class Journal:
         if dead:
             wanted = {self._entry(number).token for number in self._names().unfinished}
             for token in dead - wanted:
-                self._store.remove(f"{STAGING}/{token}")
+                with suppress(OSError):  # it may be another user's
+                    self._store.remove(f"{STAGING}/{token}")
 
     def _fence(self, to_s: int) -> None:
         """Commit an entry after which no writer commits a staging area that was made before `to_s`."""

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 from uuid import uuid4
 
 from mld.aws.objects import ObjectError, ObjectRefused
@@ -30,6 +30,7 @@ NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 NO_PLACE = frozenset((errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP))
 NOT_ALLOWED = NO_PLACE | {errno.EACCES, errno.EPERM, errno.EROFS}
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MARK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FILE_BYTES_MAX = 1 << 30
 """Largest file that is read as a whole: an entry, or a file of dead letters. A larger file is not ours, and must not
 fill the memory.
@@ -150,18 +151,25 @@ class PosixStore:
         finally:
             os.close(handle)
 
-    def read(self, path: str) -> bytes:
-        """See `Store.read`. Raises SinkRefused if it is no ordinary file, or is too large."""
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[BinaryIO]:
+        """Open a file for reading. Raises SinkRefused if it is no ordinary file, or is too large."""
         with self._below(path) as (handle, name):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
         with os.fdopen(fd, "rb", closefd=True) as file:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES_MAX:
                 raise SinkRefused(f"{self.root / path} is no file, or has more than {FILE_BYTES_MAX} bytes; remove it")
+            yield file
+
+    def read(self, path: str) -> bytes:
+        """See `Store.read`. Raises SinkRefused if it is no ordinary file, or is too large."""
+        with self._opened(path) as file:
             return file.read()
 
     def mark(self, path: str) -> None:
-        (self.root / path).touch(self._file_mode)
+        with self._below(path) as (handle, name):
+            os.close(os.open(name, MARK, self._file_mode, dir_fd=handle))
 
     def hold(self, path: str) -> Callable[[], None]:
         """See `Store.hold`."""
@@ -177,14 +185,14 @@ class PosixStore:
     def held(self, path: str) -> bool | None:
         """See `Store.held`."""
         try:
-            with (self.root / path).open("rb") as file:
+            with self._opened(path) as file:
                 if file.read() != _machine():
                     return None
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return None
         except BlockingIOError:
             return True
+        except (OSError, SinkRefused):  # it is gone, or somebody has put something else in its place
+            return None
         return False
 
     def make(self, path: str) -> None:

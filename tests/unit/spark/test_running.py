@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.batch.running import PARTS, Running, RunningSpan, cut
+from mld.processors.spark.batch.running import FILE_BYTES_MAX, PARTS, Running, RunningSpan, cut
 from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.session_errors import SessionGone
 from mld.processors.spark.sink_port import JobFailed
@@ -177,7 +179,54 @@ def test_a_batch_is_cut_into_what_stands_before_the_suspects_these_in_parts_and_
     assert cut(rows, RunningSpan(RecordPosition(200), RecordPosition(300))) == [(0, 100)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"now": 7}', '{"now": [["a"]], "suspects": []}'])
-def test_a_file_that_a_full_disk_has_cut_is_as_none(tmp_path, text):
+SPAN = ["s", "a", "1", "9", 2, 0, False, False, 0]
+
+
+def of_span(**more: object) -> str:
+    """The text of a file with one suspected span, of which some values are others."""
+    return json.dumps({"now": [], "suspects": [[more.get(str(at), one) for at, one in enumerate(SPAN)]]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"now": 7}', '{"now": [["a"]], "suspects": []}', "[" * 100_000, '{"now": "', "\\ud800"),
+        *(of_span(**{"4": None}), of_span(**{"4": "many"}), of_span(**{"4": [2]}), of_span(**{"8": {}})),
+        *(of_span(**{"2": "-1"}), of_span(**{"3": "9" * 5000}), of_span(**{"4": float("inf")})),
+    ],
+)
+def test_a_file_that_a_full_disk_has_cut_or_somebody_has_changed_is_as_none(tmp_path, text):
     (tmp_path / "running.json").write_text(text)
+    running = Running(tmp_path / "running.json")
+    assert running.suspects == {}
+    running.forget({})
+    assert Running(tmp_path / "running.json").suspects == {}
+
+
+def test_the_file_of_those_tests_is_read_where_nothing_is_wrong_with_it(tmp_path):
+    (tmp_path / "running.json").write_text(of_span())
+    assert Running(tmp_path / "running.json").suspects == {A: RunningSpan(RecordPosition(1), RecordPosition(9), 2)}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_what_is_no_such_file_is_waited_for_by_nobody_and_replaced(tmp_path, kind):
+    file = tmp_path / "running.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(file)
+        case "device":
+            file.symlink_to("/dev/zero")
+        case "huge":
+            file.touch()
+            os.truncate(file, FILE_BYTES_MAX + 1)
+    with Running(file).noted({A: RunningSpan(RecordPosition(1), RecordPosition(2))}):
+        assert file.is_file() and not file.is_symlink()
+        assert len(json.loads(file.read_text())["now"]) == 1
+
+
+def test_a_note_of_every_record_isolates_them_only_until_they_have_run(tmp_path):
+    lives = Lives(tmp_path, set())
+    (tmp_path / "running.json").write_text(of_span(**{"2": "0", "3": "100"}))
+    assert lives.live({"a": range(1, 101)}) == {}
+    assert numbers(lives.out) == [*range(1, 101)]
     assert Running(tmp_path / "running.json").suspects == {}
