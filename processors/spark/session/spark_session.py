@@ -56,10 +56,12 @@ OF_SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.variant.allowDuplicateKeys": "true",
+    "spark.sql.variable.substitute": "false",
 }
 """Settings of every session, local or not. By default Spark writes times to Parquet as INT96, which is deprecated and
 has no statistics, so a reader that filters by time has to read every file. Stray fields are kept as variants, which
-must also be possible for a record with a duplicate key.
+must also be possible for a record with a duplicate key. Text such as `${env:NAME}` is not replaced in SQL: whoever
+writes a table, or names its columns, must not read our environment.
 """
 SNAPSHOT_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 """Setting for the number of tasks that read a Delta table's log. On one machine, Delta's default of 50 tasks takes most

@@ -26,7 +26,7 @@ from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import REMEDY, fitted
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, of_rows
 from mld.processors.spark.sinks.partitions import by_directories
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
     f"{CONF}write.txnVersion",
 )
 """Settings of the session for a MERGE. They have the same meaning as the options of an append."""
+CALLS_JAVA = ("reflect", "java_method", "try_reflect")
+"""Functions of SQL that call any static method of Java. No expression may use them where a sink is a Delta table:
+whoever writes its metadata can have a column computed from our environment.
+"""
 ROWS = ("numOutputRows",), ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 """Names of the metrics of a commit that count its rows: for an append, and for a MERGE."""
 
@@ -74,6 +78,7 @@ class DeltaSink(LakeSink):
 
     def _opened(self) -> HighWaterMarks:
         """Read the marks. Raises SinkRefused if the table cannot be written exactly once, or cannot be merged into."""
+        self._forget_calls_of_java()
         self._refuse_one_driver_store()
         marks = super()._opened()
         if self._merge is not None and self._property(APPEND_ONLY) == "true":
@@ -82,6 +87,14 @@ class DeltaSink(LakeSink):
                 f"sink {self.name}: {self._target} takes no changes, and mode is merge: {alter}, or append"
             )
         return marks
+
+    def _forget_calls_of_java(self) -> None:
+        """Remove the functions `CALLS_JAVA` from this session, and from what new sessions begin with."""
+        catalyst: Any = self._spark._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+        session: Any = self._spark._jsparkSession
+        for registry in (session.sessionState().functionRegistry(), catalyst.analysis.FunctionRegistry.builtin()):
+            for name in CALLS_JAVA:
+                registry.dropFunction(catalyst.FunctionIdentifier(name))
 
     # --- the ledger --------------------------------------------------------------------------------------------------
 
@@ -196,7 +209,8 @@ class DeltaSink(LakeSink):
         whole = self._grown(frame)
         if changes is None:
             columns = json.loads(self._snapshot.metadata().json())["metaData"]["partitionColumns"]
-            self._append(by_directories(fitted(frame, whole), columns), options)
+            with of_rows():
+                self._append(by_directories(fitted(frame, whole), columns), options)
         else:
             conf = {USER_METADATA: text, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
             self._change(changes, whole, entry.token, conf)

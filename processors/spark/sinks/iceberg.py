@@ -36,7 +36,7 @@ from mld.processors.spark.session.error_classes import is_of
 from mld.processors.spark.sink_port import Published, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import fitted, place_of, text_of
-from mld.processors.spark.sinks.lake_table import LakeSink, LostRace
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, of_rows
 from mld.processors.spark.sinks.partitions import by_directories
 from mld.properties.spark import TRANSFORM
 
@@ -66,6 +66,9 @@ WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
 table that allows it."""
 ELSEWHERE = ("spark.wap.branch", WAP_CONF)
 """Settings by which a user wants rows to be written elsewhere than to `main`."""
+DELETES = "write.metadata.delete-after-commit.enabled"
+"""Property of the table by which a commit deletes old metadata files, wherever the table's metadata say that they are.
+"""
 NOTE_CONF = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
@@ -117,6 +120,7 @@ class IcebergSink(LakeSink):
 
         Raises SinkRefused if a person has moved `main`, or the entry is damaged."""
         self._metadata = self._table.operations().refresh()
+        self._refuse_deletion()
         noted, kept = self._note(), self._property(PROPERTY)
         if kept is None:  # a person may have removed the property, to have all records written again
             return LedgerEntry(self._number_of(noted), "") if noted else None
@@ -132,11 +136,25 @@ class IcebergSink(LakeSink):
             f"{self._target} SET TBLPROPERTIES ('{KEPT_PROPERTY}' = '{entry.number}')"
         )
 
+    def _refuse_deletion(self) -> None:
+        """Raise SinkRefused if a commit may delete a file that is in another directory than the table's metadata."""
+        if (self._property(DELETES) or "").lower() != "true":
+            return
+        home = self._metadata.metadataFileLocation().rpartition("/")[0]
+        for file in (one.file() for one in self._metadata.previousFiles()):
+            if file.rpartition("/")[0] != home:
+                raise SinkRefused(
+                    f"sink {self.name}: by {DELETES} a commit may delete {file}, which is not in {home}: ALTER TABLE "
+                    f"{self._target} SET TBLPROPERTIES ('{DELETES}' = 'false')"
+                )
+
     def _note(self) -> str | None:
         """Return the first note, going from the current snapshot back through its parents. Return EXPIRED if a parent
         is gone before a note is found, and None if no snapshot has a note."""
         snapshot, parent = self._metadata.currentSnapshot(), None
-        while snapshot is not None:
+        walked: set[int | None] = set()  # parents may form a ring in metadata that somebody else has written
+        while snapshot is not None and parent not in walked:
+            walked.add(parent)
             found: str | None = snapshot.summary().get(PROPERTY)
             if found is not None:
                 return found
@@ -209,7 +227,8 @@ class IcebergSink(LakeSink):
         cache, coordinator = self._table_cache(), java.org.apache.iceberg.spark.FileRewriteCoordinator.get()
         cache.add(name, self._table)
         try:
-            writing.options(**{**self._spec.options, FILE_SET: name}).save(name)
+            with of_rows():
+                writing.options(**{**self._spec.options, FILE_SET: name}).save(name)
             return list(coordinator.fetchNewFiles(self._table, name))
         finally:
             with suppress(Exception):  # the JVM may be gone

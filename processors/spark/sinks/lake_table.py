@@ -21,7 +21,7 @@ from mld.processors.spark.sentences import first_line, sentence
 from mld.processors.spark.session.error_classes import causes_of, is_of, kind_of
 from mld.processors.spark.session.error_kinds import ErrorKind
 from mld.processors.spark.session.sink_errors import failure
-from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
+from mld.processors.spark.sink_port import JobFailed, Published, SinkError, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import SinkColumns, fitted
 from mld.processors.spark.sinks.merge import DELETED, Merge
@@ -47,6 +47,21 @@ Result = TypeVar("Result")
 
 class LostRace(Exception):
     """Another writer committed first. Nothing of ours is in the table."""
+
+
+class OfRows(Exception):
+    """Raised from an exception of a job over a frame: a row can be to blame for it, and for no other one."""
+
+
+@contextmanager
+def of_rows() -> Iterator[None]:
+    """Run a job over a frame. Raises OfRows, and SinkError."""
+    try:
+        yield
+    except SinkError:
+        raise
+    except Exception as error:
+        raise OfRows(str(error)) from error
 
 
 class LakeSink(AdmittedSink):
@@ -77,7 +92,7 @@ class LakeSink(AdmittedSink):
             return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
         merge = self._merge
         self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a worker without its lease stops here
-        changes = self._raced(lambda: merge.newest(frame).localCheckpoint(), doing)
+        changes = self._raced(of_rows()(lambda: merge.newest(frame).localCheckpoint()), doing)
         try:
             return self._raced(lambda: self._attempt(merge.rows(changes), changes, batch, batch_id), doing)
         finally:
@@ -86,7 +101,7 @@ class LakeSink(AdmittedSink):
 
     @contextmanager
     def _making(self) -> Iterator[None]:
-        """Run statements that make or change the table. Ignore the error that another writer has made the same table or
+        """Run statements that make or change the table. Raises LostRace if another writer has made the same table or
         column first.
 
         No row can be to blame for any other error, so an error of unknown meaning becomes SinkRefused."""
@@ -94,7 +109,7 @@ class LakeSink(AdmittedSink):
             yield
         except Exception as error:
             if is_of(error, *IS_THERE):
-                return
+                raise LostRace from error
             if is_of(error, INVALID) or kind_of(causes_of(error)) is ErrorKind.UNKNOWN:
                 what = (
                     f"sink {self.name}: {self._target} cannot have these columns or partitions: {sentence(str(error))}"
@@ -117,7 +132,9 @@ class LakeSink(AdmittedSink):
             except Exception as error:
                 kind = kind_of(causes_of(error))
                 if kind is not ErrorKind.CONFLICT and (kind is not ErrorKind.SHAPE or is_shape):
-                    raise failure(error, f"sink {self.name}: {doing}") from error
+                    found = failure(error, f"sink {self.name}: {doing}")
+                    is_of_table = isinstance(found, JobFailed) and not isinstance(error, OfRows)
+                    raise (SinkError(f"{found}; it is tried again") if is_of_table else found) from error
                 lost = error
                 is_shape = kind is ErrorKind.SHAPE  # tried again once, as the table may have changed meanwhile
         why = f" ({first_line(lost)})" if lost else ""
@@ -145,7 +162,8 @@ class LakeSink(AdmittedSink):
             for name, value in conf.items():
                 session.conf.set(name, value)
             columns = self._merge.rows(changes).columns
-            session.sql(self._merge.statement(self._identifier(), source, columns)).collect()
+            with of_rows():
+                session.sql(self._merge.statement(self._identifier(), source, columns)).collect()
         finally:
             with suppress(Exception):  # the JVM may be gone
                 for name in conf:

@@ -11,7 +11,7 @@ from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
-from mld.processors.spark.sinks.iceberg import KEPT_PROPERTY, PROPERTY, IcebergSink, note
+from mld.processors.spark.sinks.iceberg import DELETES, KEPT_PROPERTY, PROPERTY, IcebergSink, note
 from mld.processors.spark.writer_identity import WriterIdentity
 
 NOBODY = WriterIdentity()
@@ -33,16 +33,19 @@ class Snapshot:
         self.parentId, self.summary = lambda: parent, lambda: summary
 
 
-def head(*notes, kept=None, keep=None, expired=False):
-    """The entry in force in a table whose snapshots have these notes, the oldest first."""
+def head(*notes, kept=None, keep=None, expired=False, root=None, deletes=None, previous=()):
+    """The entry in force in a table whose snapshots have these notes, the oldest first. `root` is the parent of that
+    one, and `previous` are the table's metadata files before the present one."""
     first = len(notes) if expired else 1
-    parents = (number - 1 or None for number in range(1, len(notes) + 1))
+    parents = (number - 1 or root for number in range(1, len(notes) + 1))
     snapshots = {number: Snapshot(*one) for number, one in enumerate(zip(parents, notes, strict=True), 1)}
-    properties = {PROPERTY: kept, KEPT_PROPERTY: keep}
+    properties = {PROPERTY: kept, KEPT_PROPERTY: keep, DELETES: deletes}
     metadata = SimpleNamespace(
         properties=lambda: properties,
         currentSnapshot=lambda: snapshots.get(len(notes)),
         snapshot=lambda number: snapshots[number] if number >= first else None,
+        metadataFileLocation=lambda: "s3://b/t/metadata/3.json",
+        previousFiles=lambda: [SimpleNamespace(file=lambda name=name: name) for name in previous],
     )
     sink = IcebergSink(SinkSpec("out", "iceberg", "lake.db.t"), None)  # type: ignore[arg-type]
     sink._table = SimpleNamespace(operations=lambda: SimpleNamespace(refresh=lambda: metadata))
@@ -92,3 +95,24 @@ def test_a_note_is_short_and_nobody_takes_it_for_an_entry():
 def test_a_damaged_entry_is_told():
     with pytest.raises(SinkRefused, match=r"the ledger in lake\.db\.t is damaged"):
         head(note(entry(1)), kept="{}")
+
+
+def test_parents_that_form_a_ring_are_walked_once():
+    with pytest.raises(SinkRefused, match="rolled back"):
+        head(None, None, note(entry(2)), kept=text(entry(3)), root=3)
+    assert head(None, None, None, kept=text(entry(3)), root=3).number == 3, "as if the snapshot with the note expired"
+    assert head(None, root=1) is None
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["file:/home/me/.ssh/id", "s3://b/t/2.json", "s3://b/t/metadata/../2.json", "s3://b/t/metadata/x/2.json", ""],
+)
+def test_a_commit_that_may_delete_a_file_elsewhere_is_refused(file):
+    previous = ("s3://b/t/metadata/1.json", file)
+    for deletes in ("true", "TRUE"):
+        with pytest.raises(SinkRefused, match=r"ALTER TABLE .*delete-after-commit\.enabled' = 'false'"):
+            head(deletes=deletes, previous=previous)
+    for deletes in ("false", None):
+        assert head(deletes=deletes, previous=previous) is None
+    assert head(deletes="true", previous=("s3://b/t/metadata/1.json", "s3://b/t/metadata/2.json")) is None
