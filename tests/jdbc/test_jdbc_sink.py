@@ -13,6 +13,7 @@ from mld.processors.spark.high_water_marks import ENDED, spans
 from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks import jdbc
 from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.generic import GenericSink
 from mld.processors.spark.sinks.jdbc import ABANDONED_S, JdbcSink
@@ -526,3 +527,46 @@ def test_who_waits_too_long_for_a_lock_is_no_poison(table, monkeypatch):
     publish(holder, {A: 3}, marks)
     assert not isinstance(said[0], (SinkRefused, DataRefused, Fenced))
     assert found(table) == numbers("0", 1, 3)
+
+
+# --- what somebody else has put there --------------------------------------------------------------------------------
+
+
+def test_of_an_entry_without_end_only_so_much_is_read(table, monkeypatch):
+    publish(table.sink(), {A: 2}, {})
+    table.sql(f"UPDATE mld_ledger SET entry = repeat(' ', 5000) || entry WHERE target = '{table.name}'")
+    assert table.sink().open() == {A: RecordPosition(2)}
+    monkeypatch.setattr(jdbc, "ENTRY_CHARS_MAX", 5000)
+    with pytest.raises(SinkRefused, match="its row in mld_ledger is damaged"):
+        table.sink().open()
+
+
+def test_the_notices_of_a_trigger_are_not_sent(table):
+    """The driver would keep each of them in the memory of the session."""
+    publish(table.sink(), {A: 1}, {})
+    table.sql(
+        "CREATE OR REPLACE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE NOTICE ''x''; "
+        "NEW.\"shardId\" := current_setting(''client_min_messages''); RETURN NEW; END'",
+        f"CREATE TRIGGER loud BEFORE INSERT ON {table.name} FOR EACH ROW EXECUTE FUNCTION loud()",
+    )
+    sink = table.sink()
+    publish(sink, {A: 2}, sink.open())
+    assert found(table) == Counter([("0", "1"), ("error", "2")])
+
+
+def test_a_view_with_the_name_of_a_staging_table_is_left_alone(table, caplog):
+    publish(table.sink(), {A: 1}, {})
+    table.sql("CREATE VIEW mld_stage_1_ab AS SELECT 1")
+    with caplog.at_level(logging.INFO, "mld.spark"):
+        table.sink().open()
+    table.sql("DROP VIEW mld_stage_1_ab")
+    assert "dropping" not in caplog.text
+
+
+def test_an_order_that_the_table_compares_as_text_is_refused(table):
+    table.sql(f"CREATE TABLE {table.name} (id text PRIMARY KEY, at text, n bigint)")
+    sink = table.sink(mode="merge", keys=("id",), order_by=("at",))
+    frame = sink._spark.sql("SELECT 'k' AS id, 9L AS at, 1L AS n")
+    with pytest.raises(SinkRefused, match="orderBy names at, which is text there"):
+        publish(sink, {A: 1}, sink.open(), frame)
+    assert table.rows() == []

@@ -50,6 +50,8 @@ LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry
 """Columns of the ledger, which has a row for each table. Before the first commit to a table, the entry in its row is an
 empty text.
 """
+ENTRY_CHARS_MAX = 64 << 20
+"""Of an entry this much is read, so that a longer one, which is none of ours, does not fill the memory."""
 ABANDONED_S = 24 * 3600
 """If a staging table is of this age, its writer is gone."""
 NO_DRIVER = "java.lang.ClassNotFoundException"
@@ -160,7 +162,7 @@ class JdbcSink(AdmittedSink):
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
         columns, have = self._columns_of(frame), self._columns(connection, target)
         self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
-        found = postgres_sql.fitted(at, columns, have, keys)
+        found = postgres_sql.fitted(at, columns, have, keys, self._spec.order_by)
         by, order = postgres_sql.places_of(keys, columns), postgres_sql.places_of(self._spec.order_by, columns)
         if not have:
             lines = [f"{postgres_sql.quoted(column.name)} {column.type}" for column in columns]
@@ -168,7 +170,7 @@ class JdbcSink(AdmittedSink):
             connection.run(postgres_sql.create(target, lines, self._given.get("createtableoptions", "")))
             log.info("sink %s: made table %s", self.name, target.place)
             have = self._columns(connection, target)  # read again, because another writer may have made the table
-            found = postgres_sql.fitted(at, columns, have, keys)
+            found = postgres_sql.fitted(at, columns, have, keys, self._spec.order_by)
         added = [column for column in found if column not in have]
         for column in added:
             connection.run(postgres_sql.add_column(target, column))
@@ -215,7 +217,7 @@ class JdbcSink(AdmittedSink):
         place = target._replace(table=LEDGER_TABLE).place
         connection.run(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self.lock_wait_s}s'; "
-            f"SET LOCAL idle_in_transaction_session_timeout = '{self.idle_s}s'"
+            f"SET LOCAL idle_in_transaction_session_timeout = '{self.idle_s}s'; SET LOCAL client_min_messages = error"
         )
         stage("begun")
         connection.run(f"INSERT INTO {place} VALUES (?, 0, '', '') ON CONFLICT DO NOTHING", target.table)  # noqa: S608
@@ -247,7 +249,8 @@ class JdbcSink(AdmittedSink):
 
     def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
         """Return the present entry of the table; None if it has none. `lock` is a lock clause of SQL."""
-        query = f"SELECT entry FROM {target._replace(table=LEDGER_TABLE).place} WHERE target = ? {lock}"  # noqa: S608
+        place = target._replace(table=LEDGER_TABLE).place
+        query = f"SELECT left(entry, {ENTRY_CHARS_MAX}) FROM {place} WHERE target = ? {lock}"  # noqa: S608
         rows = connection.run(query, target.table)
         return self._decoded(rows[0][0]) if rows and rows[0][0] else None
 

@@ -22,10 +22,12 @@ SAME = "IS NOT DISTINCT FROM"
 NAMED = "SELECT current_schema(), n[1], n[2], n[3] FROM parse_ident(?) n"
 """Query for the current schema, and for the parts of a name (schema, table, and one more if it is too long)."""
 STAGES_BEFORE = (
-    "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND CAST(SUBSTRING(table_name "  # noqa: S608
-    f"FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
+    "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = ? AND pg_has_role(tableowner, 'USAGE') AND "  # noqa: S608
+    f"CAST(SUBSTRING(tablename FROM '^{STAGE_PREFIX}([0-9]{{1,12}})_[0-9a-f]+$') AS BIGINT) < CAST(? AS BIGINT)"
 )
-"""Query for the staging tables of a schema that were made before a time. Other tables have no time in their names."""
+"""Query for the staging tables of a schema that were made before a time, and that this user may drop. Other tables have
+no time in their names.
+"""
 COLUMNS = (
     "SELECT a.attname, format_type(a.atttypid, -1), "
     "(a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' "
@@ -82,9 +84,12 @@ def places_of(names: Sequence[str], columns: Sequence[Column]) -> list[int]:
     return [lowered.index(name.lower()) for name in names if name.lower() in lowered]
 
 
-def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str]) -> list[Column]:
+def fitted(
+    at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str], order: Sequence[str] = ()
+) -> list[Column]:
     """Return for each column of the frame the matching column of the table, or the frame's own column if it has to be
-    added to the table. Raises SinkRefused; its sentence begins with `at`."""
+    added to the table. Raises SinkRefused, also if the order of `order` is another one in the table; its sentence
+    begins with `at`."""
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
@@ -92,12 +97,23 @@ def fitted(at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequ
     found = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
     if absent := [found[place].name for place in places_of(keys, frame) if table and found[place] not in table]:
         raise SinkRefused(f"{at}: key {absent[0]} is no column of the table; add it, with a unique index")
+    ordered = ((found[place], frame[place]) for place in places_of(order, frame))
+    if texts := [column for column, given in ordered if is_text(column) and not is_text(given)]:
+        raise SinkRefused(
+            f"{at}: orderBy names {texts[0].name}, which is {texts[0].type} there, where 9 is newer than 10; give it "
+            "the type that it has in the frame, or cast it to text in the pipeline"
+        )
     if left := [column.name for column in table if column.required and column not in found]:
         raise SinkRefused(
             f"{at}: column {left[0]} takes no NULL and has no default, and the frame does not have it; add it in the "
             "pipeline, or give it a default"
         )
     return found
+
+
+def is_text(column: Column) -> bool:
+    """Return whether values of a column are compared as texts."""
+    return column.type.lower().startswith(("text", "char", "varchar", "citext", "name"))
 
 
 def create(table: TableName, lines: Iterable[str], suffix: str = "") -> str:

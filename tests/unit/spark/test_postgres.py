@@ -22,6 +22,7 @@ from mld.processors.spark.sinks.postgres_sql import (
     add_column,
     create,
     create_stage,
+    fitted,
     quoted,
     take_over,
 )
@@ -160,3 +161,16 @@ def test_whatever_a_column_is_called_it_is_a_name_and_nothing_else(data) -> None
         found = database.execute(f"SELECT * FROM {table.place}")
         assert [one[0] for one in found.description] == [*names, "mld_added"]
         assert found.fetchall() == [(*(f"v{place}" for place in range(len(names))), None)]
+
+
+@pytest.mark.parametrize("type", ["text", "character varying", "citext", "name"])
+def test_an_order_of_numbers_is_refused_where_the_table_compares_texts(type) -> None:
+    """There 9 is newer than 10, and the newer change would be left out."""
+    frame, order = [Column("id", "TEXT"), Column("at", "BIGINT")], ("at",)
+    table = [Column("id", "text"), Column("at", type)]
+    with pytest.raises(SinkRefused, match=f"t: orderBy names at, which is {type} there, where 9 is newer than 10"):
+        fitted("t", frame, table, ("id",), order)
+    fitted("t", frame, table, ("id",))
+    fitted("t", [Column("id", "TEXT"), Column("at", "TEXT")], table, ("id",), order)
+    fitted("t", frame, [Column("id", "text"), Column("at", "numeric")], ("id",), order)
+    fitted("t", frame, [], ("id",), order)
