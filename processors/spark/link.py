@@ -35,11 +35,8 @@ class LinkError(Exception):
 
 
 def encode(kind: int, body: dict[str, Any] | None = None) -> bytes:
-    """Encode a frame. In a body that is too long for a frame, long texts are cut."""
+    """Encode a frame. No text in `body` may be longer than TEXT_CHARS_MAX."""
     text = json.dumps(body or {}, separators=(",", ":")).encode()
-    if len(text) > BODY_BYTES_MAX:
-        cut = {name: one[:TEXT_CHARS_MAX] if isinstance(one, str) else one for name, one in (body or {}).items()}
-        text = json.dumps(cut, separators=(",", ":")).encode()
     return HEADER.pack(kind, len(text)) + text
 
 

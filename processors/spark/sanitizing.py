@@ -10,17 +10,25 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 
 from mld.properties.printable import printable, printable_lines
 from mld.properties.scrubber import Scrubber, secrets_of_environment
 
 Sanitizer = Callable[[str], str]
+LINE_CHARS_MAX, TEXT_CHARS_MAX = 8 * 1024, 1 << 20
+"""Longest line, and how much of a text is read for it: names in a sink may have any length."""
 
 
 def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
-    """Return a function that turns any text into one line without secrets."""
+    """Return a function that turns any text into one line without secrets, of a bounded length."""
     scrub = Scrubber((*secrets, *secrets_of_environment(env)))
-    return lambda text: printable(scrub(text))
+
+    def fit(text: str) -> str:
+        fitted = printable(scrub(text[:TEXT_CHARS_MAX]))
+        return fitted if len(fitted) <= LINE_CHARS_MAX else f"{fitted[:LINE_CHARS_MAX]}… {len(text)} characters"
+
+    return fit
 
 
 class SanitizedLines(logging.Formatter):
@@ -31,6 +39,8 @@ class SanitizedLines(logging.Formatter):
         self._fit = fit
 
     def format(self, record: logging.LogRecord) -> str:
+        record = copy(record)
+        record.msg, record.args = self._fit(record.getMessage()), ()  # a message is one line, a traceback has several
         return "\n".join(map(self._fit, super().format(record).split("\n")))
 
 

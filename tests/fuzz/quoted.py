@@ -11,6 +11,7 @@ terminal     a listing and a message: visible characters only
 chat         a post: nothing that a chat acts on, and no word of theirs in its text
 systemd      one message of one line
 CloudWatch   a dimension that it takes
+session host a line of mld-spark's host, and the reason that it gives a child: visible characters, no secret, bounded
 
     python -m tests.fuzz.quoted --examples 100000     a long run; part of `make fuzz-producer`
 """
@@ -43,6 +44,7 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.listings import lag_listing, leases_listing
 from mld.operating.printing import aligned
 from mld.operating.verdicts import faults_of
+from mld.processors.spark.sanitizing import LINE_CHARS_MAX, SanitizedLines, sanitizer_of
 from mld.properties.printable import printable
 from mld.properties.scrubber import Scrubber
 from mld.protocol.conversation import ProcessorGoneError
@@ -91,8 +93,19 @@ def check_quoted(text: str) -> None:
     _check_terminal(why, text)
     _check_chat(said, text)
     _check_systemd(text)
+    _check_session_host(text)
     value = dimension_text(text)
     assert 1 <= len(value) <= 1024 and value.strip() and all(" " <= one <= "~" for one in value), value
+
+
+def _check_session_host(name: str) -> None:
+    """A column, a writer or a file of a sink has such a name."""
+    fit = sanitizer_of([SECRET], {})
+    for many in (name, name * 100):
+        record = logging.makeLogRecord({"levelname": "ERROR", "msg": "sink out: its column %s", "args": (many,)})
+        for line in (SanitizedLines(fit).format(record), fit(many)):
+            assert line.isprintable() and len(line) <= LINE_CHARS_MAX + 40, line
+            assert SECRET not in line
 
 
 class _Stopped:

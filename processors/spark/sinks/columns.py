@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from mld.processors.spark.commit.ledger import Columns
 from mld.processors.spark.session.decoding import fields_of, quoted
 from mld.processors.spark.sink_port import SinkRefused
-from mld.properties.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,7 +107,7 @@ class SinkColumns:
         for names, text in ((added, ADDED), (absent, ABSENT)):
             if fresh := [name for name in names if text + name not in self._logged]:
                 self._logged.update(text + name for name in fresh)
-                log.warning(f"sink %s: {text}", self._sink, printable(", ".join(fresh)))
+                log.warning(f"sink %s: {text}", self._sink, ", ".join(fresh))
 
 
 def of_ledger(columns: Columns, new: StructType) -> StructType:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
 from mld.processors.spark import link
+from mld.processors.spark.host.connection import ChildConnection
 from mld.processors.spark.host.printed_lines import LINE_BYTES_MAX, SAID_LINES_MAX, PrintedLines, bounded_lines
+from mld.processors.spark.sanitizing import sanitizer_of
 
 
 def test_of_a_line_that_never_ends_the_beginning_is_kept() -> None:
@@ -45,7 +48,11 @@ def test_what_no_child_can_take_is_kept_in_its_order() -> None:
     assert list(printed._kept) == ["a\n", "b\n"]
 
 
-def test_a_sentence_that_is_too_long_for_a_frame_is_cut() -> None:
-    frame = link.encode(link.FAILED, {"reason": "\U0001f600" * link.BODY_BYTES_MAX, "status": 1})
-    link.decode_header(frame[: link.HEADER.size])
-    assert link.decode_body(frame[link.HEADER.size :]) == {"reason": "\U0001f600" * link.TEXT_CHARS_MAX, "status": 1}
+def test_a_sentence_of_any_length_fits_into_a_frame() -> None:
+    written: list[bytes] = []
+    writer = SimpleNamespace(write=written.append, close=lambda: None)
+    host = SimpleNamespace(gone=lambda child: None)
+    ChildConnection(host, 1, writer, sanitizer_of((), {})).fail("\U0001f600" * link.BODY_BYTES_MAX)  # type: ignore[arg-type]
+    link.decode_header(written[0][: link.HEADER.size])
+    body = link.decode_body(written[0][link.HEADER.size :])
+    assert body["reason"].startswith("\U0001f600" * 1000) and body["status"] == 1

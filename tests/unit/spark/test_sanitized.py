@@ -14,7 +14,7 @@ import pytest
 from mld.processors.spark import link
 from mld.processors.spark.host.connection import ChildConnection
 from mld.processors.spark.host.host_status import HostStatus
-from mld.processors.spark.sanitizing import SanitizedLines, sanitizer_of
+from mld.processors.spark.sanitizing import LINE_CHARS_MAX, SanitizedLines, sanitizer_of
 from mld.processors.spark.settings import load
 
 SECRET = "pl4nted-s3cret"
@@ -78,6 +78,8 @@ def test_what_spark_and_the_user_print():
 def test_what_is_logged_before_the_host_listens(settings):
     record = logging.LogRecord("mld.spark", logging.ERROR, "f", 1, "%s", (FOUL,), None)
     assert SanitizedLines(settings.fit).format(record) == f"ERROR {FIT}"
+    record.args = ("a column called x\nERROR of a daemon",)
+    assert SanitizedLines(settings.fit).format(record) == r"ERROR a column called x\nERROR of a daemon"
     try:
         raise ValueError(f"{SECRET}\nforged")
     except ValueError:
@@ -92,3 +94,12 @@ def test_the_status_file(settings, tmp_path):
 
 def test_fit_makes_one_line():
     assert sanitizer_of((), {})("a\r\nb") == "a\\r\\nb"
+
+
+def test_no_line_is_longer_than_a_bound_whatever_things_in_a_sink_are_called():
+    fit = sanitizer_of([SECRET], {})
+    for text in ("x" * 50_000_000, "\x1b" * 5_000, ", ".join(f"column {n}\n" for n in range(10_000))):
+        assert len(fit(text)) < LINE_CHARS_MAX + 40
+        assert fit(text).endswith(f"… {len(text)} characters") and fit(text).isprintable()
+    assert SECRET[:6] not in fit(f"{'x' * (LINE_CHARS_MAX - 6)}{SECRET}")
+    assert fit("x" * LINE_CHARS_MAX) == "x" * LINE_CHARS_MAX
