@@ -81,7 +81,9 @@ class BotoService:
             raise StartupError(f"the {self._name} client cannot be created: {reason_of(error)}") from error
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """See `mld.aws.service.Service.call`; `timeout_s` includes the wait for a free thread."""
+        """Call an operation once in a thread, as `mld.aws.service.Service.call` describes. `timeout_s` includes the
+        wait for a free thread.
+        """
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
@@ -103,7 +105,9 @@ class BotoService:
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
-        """See `mld.aws.service.RawService.fetch`."""
+        """Call an operation once in a thread, and return what `read` makes of the body; see
+        `mld.aws.service.RawService.fetch`.
+        """
         return await self._awaited(operation, partial(self._fetch_in_thread, operation, params, read), timeout_s)
 
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:

@@ -66,7 +66,9 @@ class CountedService:
 
     @property
     def can_stream(self) -> bool:
-        """See `WireService.can_stream`."""
+        """Whether `open_stream` and `in_thread` may be called: the service is a `WireService` that uses its wire
+        client.
+        """
         return isinstance(self._service, WireService) and self._service.can_stream
 
     async def open(self) -> None:
@@ -76,7 +78,9 @@ class CountedService:
         await self._service.close()
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """See `Service.call`."""
+        """Call an operation once, as `Service.call` describes, and count the request and the capacity that it consumed.
+        If the request goes to the table of the `TableReach`, its outcome is reported there, too.
+        """
         kind = KINDS.get(operation)
         asked = params if kind is None else {**params, "ReturnConsumedCapacity": "TOTAL"}
         request = self._counted(operation, self._service.call(operation, asked, timeout_s=timeout_s))
@@ -90,18 +94,24 @@ class CountedService:
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
-        """See `RawService.fetch`."""
+        """Call an operation once, count the request, and return what `read` makes of the body; see
+        `RawService.fetch`.
+        """
         return await self._counted(operation, self._service.fetch(operation, params, read, timeout_s=timeout_s))
 
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
     ) -> FrameSource:
-        """See `StreamService.open_stream`."""
+        """Open the event stream that answers an operation, and count the request; see `StreamService.open_stream`. Only
+        if `can_stream`.
+        """
         assert isinstance(self._service, WireService), "it was asked whether it can"
         return await self._counted(operation, self._service.open_stream(operation, params, timeout_s=timeout_s))
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `StreamService.in_thread`. Nothing is counted, because no request is sent."""
+        """Return what `work` returns in a thread (`StreamService.in_thread`). Only if `can_stream`. Nothing is counted,
+        because no request is sent.
+        """
         assert isinstance(self._service, WireService), "it was asked whether it can stream"
         return await self._service.in_thread(operation, work)
 

@@ -128,14 +128,18 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         self._page_of = page_of
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """See `Streams.list_shards`. All shards are in one page; with AT_LATEST, only open ones."""
+        """Return all shards in one page, whatever `next_token` is; with AT_LATEST only open ones. Raises
+        StreamError.
+        """
         shards, _ = await self._all_shards()
         if shard_filter is not None and shard_filter.type is ShardFilterType.AT_LATEST:
             shards = [shard for shard in shards if shard.is_open]
         return ShardsPage(tuple(shards))
 
     async def describe(self) -> StreamSummary:
-        """See `Streams.describe` (DescribeStream). `status` may also be ENABLING, ENABLED, DISABLING or DISABLED."""
+        """Return what DescribeStream tells of the stream. `status` may also be ENABLING, ENABLED, DISABLING or
+        DISABLED. Raises StreamError.
+        """
         answer = await self._call("DescribeStream", {"StreamArn": self._arn, "Limit": 1}, LIST_TIMEOUT_S)
         try:
             found = answer["StreamDescription"]
@@ -146,10 +150,11 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        """See `Streams.shard_iterator`. For AT_TIMESTAMP, reading begins at the oldest record, and records from before
-        that time are left out.
+        """Return an iterator with which `get_records` reads on from `start`: the token of the service and what we add
+        to it. Raises StreamError.
 
-        A position whose record was trimmed leads to the oldest record that is left, as in Kinesis.
+        For AT_TIMESTAMP, reading begins at the oldest record, and records from before that time are left out. A
+        position whose record was trimmed leads to the oldest record that is left, as in Kinesis.
         """
         kind = start.type.value
         if start.type is IteratorType.AT_TIMESTAMP:
@@ -172,7 +177,9 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return str(place)
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
-        """See `Streams.get_records`. The last page of a shard names the children that DescribeStream lists by then."""
+        """Call GetRecords once, and return its records as a page. The last page of a shard names the children that
+        DescribeStream lists by then; it may wait some time for them. Raises StreamError.
+        """
         place = ChangePlace.parse(iterator)
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
         params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}

@@ -51,7 +51,9 @@ class KinesisFanOut(StreamAdapter[StreamService]):
         return await self._consumer("RegisterStreamConsumer", params, "Consumer")
 
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> EventSubscription:
-        """See `mld.core.streams.FanOut`. A starting time may be sent rounded down, never up."""
+        """Call SubscribeToShard, and return the open subscription; its events come from `next`. Raises StreamError. A
+        starting time may be sent rounded down, never up.
+        """
         position: dict[str, Any] = {"Type": start.type.value}
         if start.sequence is not None:
             position["SequenceNumber"] = start.sequence
@@ -73,7 +75,9 @@ class KinesisFanOut(StreamAdapter[StreamService]):
 
 @raises_only(StreamUnavailableError)
 class EventSubscription:
-    """See `mld.core.streams.Subscription`."""
+    """An open SubscribeToShard call (a `mld.core.streams.Subscription`): makes a page from each event that has
+    records.
+    """
 
     def __init__(
         self, service: StreamService, source: FrameSource, stream_name: str, page_of: PartwiseRead[Page]
@@ -84,7 +88,9 @@ class EventSubscription:
         self._page_of = page_of
 
     async def next(self) -> Page | None:
-        """See `Subscription.next`. Frames without a page are skipped."""
+        """Return the next event as a page; None when the subscription has ended normally. Frames without a page are
+        skipped. Raises StreamError.
+        """
         while True:
             try:
                 frame = await self._source.next()
@@ -122,7 +128,9 @@ class EventSubscription:
         raise AwsError(SUBSCRIBE, message.name, _text_of(b"".join(message.payload)))
 
     def _page_made_of(self, payload: tuple[bytes | memoryview, ...]) -> Page:
-        """Return the page in the payload of an event."""
+        """Return the page in the payload of an event. The payload comes in the pieces in which it was received; only a
+        payload of several pieces is read in parts.
+        """
         if len(payload) == 1:
             return self._page_of(bytes(payload[0]))
         reader = self._page_of.in_parts()

@@ -104,8 +104,8 @@ class KinesisStreams(StreamAdapter[RawService]):
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """See `Streams.list_shards`. With a token nothing else is sent, because the service refuses other parameters
-        then.
+        """Return one page of ListShards. With a token nothing else is sent, because the service refuses other
+        parameters then. Raises StreamError.
         """
         params: dict[str, Any] = {"NextToken": next_token} if next_token else self._stream()
         if shard_filter is not None and not next_token:
@@ -118,7 +118,7 @@ class KinesisStreams(StreamAdapter[RawService]):
         return ShardsPage(shards, answer.get("NextToken") or None)
 
     async def describe(self) -> StreamSummary:
-        """See `Streams.describe` (DescribeStreamSummary)."""
+        """Return what DescribeStreamSummary tells of the stream. Raises StreamError."""
         answer = await self._call("DescribeStreamSummary", self._stream(), LIST_TIMEOUT_S)
         try:
             summary = answer["StreamDescriptionSummary"]
@@ -135,7 +135,9 @@ class KinesisStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStreamSummary", error) from error
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        """See `Streams.shard_iterator`. A starting time may be sent rounded down, never up."""
+        """Return an iterator with which `get_records` reads on from `start`. Raises StreamError. A starting time may be
+        sent rounded down, never up.
+        """
         params = {**self._stream(), "ShardId": shard_id, "ShardIteratorType": start.type.value}
         if start.sequence is not None:
             params["StartingSequenceNumber"] = start.sequence
@@ -148,7 +150,9 @@ class KinesisStreams(StreamAdapter[RawService]):
         return iterator
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
-        """See `Streams.get_records`."""
+        """Call GetRecords once, and return its records as a page. `limit` None: the service decides how many. Raises
+        StreamError.
+        """
         params: dict[str, Any] = {"ShardIterator": iterator, **self._arn}
         if limit is not None:
             params["Limit"] = limit

@@ -41,7 +41,7 @@ class BucketBox(ServiceBox):
         self._prefix = f"{prefix}/" if prefix else ""
 
     async def put(self, letter: Letter) -> str:
-        """See `LetterBox.put`."""
+        """Write the letter as an object, and return its URI. Raises DeadLetterError if it may not be durable."""
         key = f"{self._prefix}{'/'.join(map(file_name, letter.path))}/{letter.name}.json"
         params = {"Bucket": self._bucket, "Key": key, "Body": letter.body, "ContentType": "application/json"}
         await self._call("PutObject", params, letter)
@@ -56,7 +56,9 @@ class StreamBox(ServiceBox):
         self._arn = stream_arn
 
     async def put(self, letter: Letter) -> str:
-        """See `LetterBox.put`."""
+        """Write the letter as a record, and return the ARN of the stream, the shard and the sequence number. Raises
+        DeadLetterError if it may not be durable.
+        """
         params = {"StreamARN": self._arn, "Data": letter.body, "PartitionKey": letter.shard_id}
         answer = await self._call("PutRecord", params, letter)
         return f"{self._arn} {answer.get('ShardId')} {answer.get('SequenceNumber')}"
@@ -70,7 +72,9 @@ class QueueBox(ServiceBox):
         self._url = url
 
     async def put(self, letter: Letter) -> str:
-        """See `LetterBox.put`."""
+        """Send the letter as a message, and return the URL of the queue and the id of the message. Raises
+        DeadLetterError if it may not be durable.
+        """
         params = {"QueueUrl": self._url, "MessageBody": letter.body.decode("ascii")}
         if self._url.endswith(".fifo"):
             identity = "/".join((*letter.path, letter.name))

@@ -96,7 +96,9 @@ class PipeHost:
         self._guard = ChildGuard()
 
     async def start(self, shard: ShardAddress) -> PipeChild:
-        """See `ProcessorHost.start`. A child is forked by the fork server if one runs, else the command is run."""
+        """Start a child for a shard, and return it: forked by the fork server if one runs, else by running the command.
+        Raises ChildStartError.
+        """
         stream = shard.stream
         chosen = self._common if self._of_stream is None else self._of_stream(stream)
         named = await chosen.naming.variables() if chosen.naming else {}
@@ -212,7 +214,9 @@ class PipeChild:
     # --- stdin -------------------------------------------------------------------------------------------------------
 
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
-        """See `ports.ChildProcess.begin_write`. Small pieces are written at once, without a task."""
+        """Write all pieces to stdin in order, without blocking the loop. Return None if the pipe has taken them at
+        once, else a future (`ports.ChildProcess.begin_write`). Small pieces are written at once, without a task.
+        """
         left = iter(pieces)
         for piece in left:
             needs_task = (
@@ -237,7 +241,9 @@ class PipeChild:
     # --- stdout ------------------------------------------------------------------------------------------------------
 
     async def read_line(self) -> str | None:
-        """See `ChildProcess.read_line`. Taking a line may make room, and then stdout is read again."""
+        """Wait for the next line of stdout, and return it; None if no more can come. Taking a line may make room, and
+        then stdout is read again.
+        """
         while not self._lines:
             if self._stdout_closed.is_set():
                 return None
@@ -249,7 +255,9 @@ class PipeChild:
         return line
 
     def take_unread(self) -> list[str]:
-        """See `ChildProcess.take_unread`."""
+        """Remove and return the lines of stdout that `read_line` has not returned yet. Stdout is read again if it was
+        paused.
+        """
         lines = list(self._lines)
         self._lines.clear()
         self._stdout.resume()
@@ -322,8 +330,8 @@ class PipeChild:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str:
-        """See `ChildProcess.end`. Each of the two waits, after closing stdin and after TERM, lasts at most the stop
-        timeout.
+        """Close stdin and wait for the exit; then send TERM, and then KILL. Return how the child ended. Each of the two
+        waits, after closing stdin and after TERM, lasts at most the stop timeout. If cancelled, kill at once.
         """
         self.close_input()
         try:
@@ -338,7 +346,7 @@ class PipeChild:
         return self._closed_status()
 
     async def kill(self) -> str:
-        """See `ChildProcess.kill`. Waits at most `KILL_WAIT_S`."""
+        """Kill the process group now, and return how the child ended. Waits at most `KILL_WAIT_S`."""
         self._end_by(signal.SIGKILL)
         await self._gone_within(KILL_WAIT_S)
         return self._closed_status()

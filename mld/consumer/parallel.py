@@ -271,7 +271,9 @@ class ParallelProcessor:
         await self._last_action(lambda lane: lane.processor.lease_lost())
 
     async def shard_ended(self, written: Written) -> None:
-        """See `ShardProcessor.shard_ended`. Each child gets the action when it has answered its present batch."""
+        """Give the children `shardEnded`, and wait until all have answered. Each child gets it when it has answered its
+        present batch; `written` is called for each child to which it was written.
+        """
 
         def on_written(lane: Lane) -> None:
             """Note that the action was written to this child, which may checkpoint the end of the shard from now on."""
@@ -285,7 +287,7 @@ class ParallelProcessor:
             lane.processor.kill_soon()
 
     async def end(self) -> str:
-        """See `ShardProcessor.end`. When the children have ended, the last checkpoint is stored."""
+        """End all children, store the last checkpoint, and return how they ended."""
         self._is_closed = True
         self.gone.cancel()  # from now on the exit of a child is no failure
         try:
@@ -297,7 +299,7 @@ class ParallelProcessor:
         return self._in_words(ended)
 
     async def kill(self) -> str:
-        """See `ShardProcessor.kill`."""
+        """Kill all children now, give up what is not stored yet, and return how they ended."""
         self.gone.cancel()  # from now on the exit of a child is no failure
         try:
             ended = await asyncio.gather(*(lane.processor.kill() for lane in self._lanes))

@@ -131,7 +131,7 @@ class Processor:
         self._overdue.adjust(settings)
 
     async def initialize(self, message: Initialize) -> None:
-        """See `ShardProcessor.initialize`. Also measures how long the child takes."""
+        """Send `initialize` to the child, and wait for its answer. Also measures how long the child takes."""
         since = self._clock.monotonic()
         await self._send(message)
         self._metrics.initialize.note(self._clock.monotonic() - since)
@@ -198,7 +198,7 @@ class Processor:
         self._killing = asyncio.ensure_future(self.child.kill())
 
     async def kill(self) -> str:
-        """See `ShardProcessor.kill`."""
+        """Kill the child now, and return how it ended. From now on its exit is no failure."""
         self._overdue.close()
         self.gone.cancel()
         words = await self.child.kill()

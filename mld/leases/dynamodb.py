@@ -98,12 +98,14 @@ class DynamoLeaseTable:
     # --- the table itself ---------------------------------------------------------------------------------------------
 
     async def ensure(self) -> bool:
-        """See `LeaseTable.ensure`; waits at most 600 s. Raises TableError."""
+        """Create the table if it is missing, and wait until it can be used, at most 600 s. Return whether this call
+        created it. Raises TableError.
+        """
         return await self._maker.ensure()
 
     @property
     def lost_since(self) -> float | None:
-        """See `StoredTable.lost_since`."""
+        """Since when the table has been missing, after it existed, in monotonic seconds; None if it exists."""
         return self._lost_since
 
     def _note_missing(self) -> None:
@@ -112,7 +114,9 @@ class DynamoLeaseTable:
             self._lost_since = self._clock.monotonic()
 
     async def restore(self, worker: str) -> int:
-        """See `StoredTable.restore`. Raises TableError."""
+        """Create a lost table, and its rows as `worker` saw them last, without owners. Return how many rows were
+        created. For some time after that, `apply` refuses to create rows. Raises TableError.
+        """
         await self.ensure()
         known = self._known.values()
         creations = [writes.create(rows.reborn(lease)) for lease in known if may_restore(lease, worker)]
@@ -128,7 +132,8 @@ class DynamoLeaseTable:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
-        """See `LeaseTable.scan`. Raises TableError, but not for corrupt rows: these are in the result.
+        """Return all rows, or only one part of them (`LeaseTable.scan`). Raises TableError, but not for corrupt rows:
+        these are in the result.
 
         The rows are also kept, so that they can be restored if the table is lost. Leases with the mark of mld 0.2 get
         the heartbeats of their owners. These are in rows of their own, so this is done only if all rows are read.
@@ -188,12 +193,16 @@ class DynamoLeaseTable:
         return self._size_segments
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
-        """See `LeaseTable.get`. Raises TableError, for a corrupt row its subclass CorruptRowError."""
+        """Return one lease; None if there is no such row, or if the row is not a lease. Raises TableError, for a
+        corrupt row its subclass CorruptRowError.
+        """
         row = await self._calls.get({rows.KEY: {"S": key}}, consistent=consistent)
         return None if row is None else rows.parse_row(row)
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Lease]:
-        """See `LeaseTable.get_many`. Raises TableError."""
+        """Read many leases, and return them by key; rows that are missing, unreadable or not leases are left out.
+        Raises TableError.
+        """
         found = _Found()
         for start in range(0, len(keys), GETS_PER_BATCH):
             wanted = list(keys[start : start + GETS_PER_BATCH])
@@ -227,8 +236,9 @@ class DynamoLeaseTable:
     # --- writes -------------------------------------------------------------------------------------------------------
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """See `LeaseTable.apply`. Raises TableError; in particular, TableMissingError if the write would create a row
-        while other workers may still restore rows of a lost table.
+        """Carry out a conditional write, and return the answer that its function in `writes` describes. Raises
+        TableError; in particular, TableMissingError if the write would create a row while other workers may still
+        restore rows of a lost table.
         """
         if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")

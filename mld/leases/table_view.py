@@ -69,11 +69,11 @@ class TableView:
 
     @property
     def newest(self) -> SeenTable | None:
-        """See `Views`."""
+        """The newest view; None before the first read has ended, and after `forget`."""
         return self._newest
 
     def wake(self, event: asyncio.Event) -> None:
-        """See `Views`."""
+        """Set this event from now on whenever there is a newer view."""
         self._events.append(event)
 
     def forget(self) -> None:
@@ -86,8 +86,9 @@ class TableView:
         self._running.cancel()
 
     async def newer_than(self, at: float) -> SeenTable:
-        """See `Views`. A read that began too early goes on for the callers that wait for it; this caller gets a newer
-        one.
+        """Return a view whose read began after `at`, in monotonic seconds; read the table if there is none. A read that
+        began too early goes on for the callers that wait for it; this caller gets a newer one. Raises
+        `errors.TableError`.
         """
         if self._newest is not None and self._newest.began_at > at:
             return self._newest

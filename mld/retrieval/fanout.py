@@ -109,7 +109,7 @@ class FanOutReader(ShardReader):
 
     @property
     def read(self) -> starting_points.ReadState | None:
-        """See `ShardReader.read`."""
+        """How far the reader has come, ahead of its consumer; None before its start."""
         return None if self._course is None else self._course.read
 
     async def start(
@@ -119,7 +119,9 @@ class FanOutReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`. Makes no call to Kinesis."""
+        """Decide where reading starts, and start the task that reads ahead (`ShardReader.start`). Makes no call to
+        Kinesis.
+        """
         start = self._starting_point(checkpoint, initial, anchor)
         wall_s, now_s = self._clock.wall(), self._clock.monotonic()
         read = starting_points.started(checkpoint, start, wall_s, now_s, anchor, read_to_s)

@@ -86,7 +86,7 @@ class PollingReader(ShardReader):
 
     @property
     def read(self) -> ReadState | None:
-        """See `ShardReader.read`."""
+        """How far the reader has come, ahead of its consumer; None before its start."""
         return self._state
 
     async def start(
@@ -96,7 +96,7 @@ class PollingReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """See `ShardReader.start`. Asks Kinesis for the first iterator."""
+        """Ask Kinesis for the first iterator, and start the task that reads ahead (`ShardReader.start`)."""
         start = self._starting_point(checkpoint, initial, anchor)
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor, read_to_s)

@@ -103,7 +103,9 @@ class RawPage:
         return int(place_at(self.pieces[0].text).columns.arrival_ms) if self.count else None
 
     def first_arrival_ms_after(self, position: Position) -> int | None:
-        """See `Page.first_arrival_ms_after`."""
+        """Return the arrival of the first record after `position`, in epoch milliseconds; None if no record comes after
+        it. If a record may be an aggregate, the record at `position` counts, too.
+        """
         if not self.count or position.is_shard_end:
             return None
         number = -1 if position.number is None else position.number
@@ -112,7 +114,9 @@ class RawPage:
 
     @property
     def bears_frames(self) -> bool:
-        """See `Page.bears_frames`. An aggregate counts, because its content is unknown until it is opened."""
+        """False if certainly no record has the frame of a schema registry; True if one may have it. An aggregate
+        counts, because its content is unknown until it is opened.
+        """
         return self.bears_magic or any(piece.bears_frame for piece in self.pieces)
 
     def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:

@@ -44,7 +44,9 @@ DELETIONS_PER_PASS_MAX = 1_000
 
 @dataclass(eq=False)
 class FollowedStreams(TrackedStreams):
-    """See `TrackedStreams`. `on_change` is called after each pass over the list, and when consumed streams change."""
+    """The `TrackedStreams` of an application with several streams, which are in the list that all workers follow.
+    `on_change` is called after each pass over the list, and when consumed streams change.
+    """
 
     follower: ListFollower
     on_change: Callable[[], None]
@@ -71,7 +73,9 @@ class FollowedStreams(TrackedStreams):
             )
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """See `TrackedStreams.make_leases`. Raises StreamNotFoundError if none of the streams can be looked up."""
+        """Create missing lease rows of all listed streams at the start, as `TrackedStreams.make_leases` does for one.
+        Raises StreamNotFoundError if none of the streams can be looked up.
+        """
         may_create = await leads()
         is_leader = await self.needs.fleet.leader.is_leader()
         in_table = (await sorted_by_stream(scan)).streams

@@ -111,7 +111,9 @@ class WireService:
             raise StartupError(f"the {self._name} wire client cannot be made: {reason_of(error)}") from error
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """See `mld.aws.service.Service.call`."""
+        """Call an operation once, by the wire client if it knows the operation and may be used, else by botocore; see
+        `mld.aws.service.Service.call`.
+        """
         if self.can_stream and operation in OPERATIONS:
             try:
                 return await self._bounded(
@@ -124,7 +126,9 @@ class WireService:
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
-        """See `mld.aws.service.RawService.fetch`."""
+        """Call an operation as `call` does, and return what `read` makes of the body; see
+        `mld.aws.service.RawService.fetch`.
+        """
         if self.can_stream and operation in OPERATIONS:
             try:
                 return await self._bounded(operation, timeout_s, partial(self._placed, operation, params, read))
@@ -135,7 +139,9 @@ class WireService:
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
     ) -> WireFrames:
-        """See `mld.aws.service.StreamService.open_stream`."""
+        """Return the event stream that answers an operation, on a connection of its own; see
+        `mld.aws.service.StreamService.open_stream`. Raises AwsUnreachableError if the wire client cannot be used.
+        """
         try:
             return await self._bounded(operation, timeout_s, partial(self._opened, operation, params))
         except UnusualError as why:
@@ -163,7 +169,9 @@ class WireService:
             self._places.give_back(place)
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """See `mld.aws.service.StreamService.in_thread`. Only one `work` runs at a time, as with large bodies."""
+        """Return what `work` returns in a thread (`mld.aws.service.StreamService.in_thread`). Only one `work` runs at a
+        time, as with large bodies.
+        """
 
         def in_turn(_: Job) -> T:
             """Do the work while this thread holds the turn."""

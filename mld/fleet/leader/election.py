@@ -38,21 +38,25 @@ class AdaptiveElection(LeaderDecider):
 
     @property
     def leads(self) -> bool:
-        """See `LeaderDecider`."""
+        """Whether this worker leads by the current election, as last announced; sends no request."""
         return self._current.leads
 
     @property
     def leader(self) -> str | None:
-        """See `LeaderDecider`."""
+        """The other worker that held the lock when the current election last read it; None if unknown, as in the modes
+        of 2.x.
+        """
         return self._current.leader
 
     @property
     def holds_lock(self) -> bool:
-        """See `LeaderDecider`."""
+        """Whether this worker holds the lock now, as far as the current election can know; sends no request."""
         return self._current.holds_lock
 
     async def is_leader(self) -> bool:
-        """See `LeaderDecider`."""
+        """Ask the current election whether this worker may act as leader now, and count the answer. May send requests.
+        False while the election is replaced or closed.
+        """
         leads = await self._leads_now()
         self._counts.is_leader.note(leads)
         if self._is_adaptive:  # only workers whose election may change publish which one is used
@@ -72,20 +76,22 @@ class AdaptiveElection(LeaderDecider):
         return self._closed or self._switches.locked()
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. The hold-off applies to the current election only, so a switch ends it."""
+        """Give up leadership in the current election for `hold_off_s`. A switch to another election ends that time."""
         await self._current.step_down(hold_off_s)
 
     def ended(self, worker: str, until: float) -> None:
-        """See `LeaderDecider`."""
+        """Note for the current election that the process of `worker` has ended, and that its lock may be claimed until
+        `until` (monotonic).
+        """
         self._current.ended(worker, until)
 
     def abandon(self) -> None:
-        """See `LeaderDecider`."""
+        """End the election without a request, for good: a lock stays until it expires, as after a crash."""
         self._closed = True
         self._current.abandon()
 
     async def close(self) -> None:
-        """See `LeaderDecider`."""
+        """Give up leadership for good, after a switch that is under way; `is_leader` is False from now on."""
         self._closed = True
         async with self._switches:
             await self._current.close()

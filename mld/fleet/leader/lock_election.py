@@ -88,22 +88,24 @@ class LockElection(LeaderDecider):
 
     @property
     def leads(self) -> bool:
-        """See `LeaderDecider`."""
+        """Whether this worker leads, as last announced; sends no request."""
         return self._leads
 
     @property
     def leader(self) -> str | None:
-        """See `LeaderDecider`."""
+        """The other worker that held the lock when it was last read; None if there was none, or if it is not known."""
         seen = self._watched.value(LOCK_KEY)
         return seen.owner if isinstance(seen, LockRow) else None
 
     @property
     def holds_lock(self) -> bool:
-        """See `LeaderDecider`."""
+        """Whether the lock is held in the present table and its time is not over; sends no request."""
         return not self._is_closed and self._holds() and self._is_in_place()
 
     async def is_leader(self) -> bool:
-        """See `LeaderDecider`. Sends at most one read, one claim and, if the hook fails, a release; without pauses."""
+        """Return whether this worker may act as leader now; check the lock if the last answer is too old (see the
+        module). A check sends at most one read, one claim and, if the hook fails, a release; without pauses.
+        """
         if self._is_closed or (self.clock.monotonic() < self._no_until and self._is_in_place()):
             return False
         if self._check is None or self._check.done():
@@ -114,21 +116,25 @@ class LockElection(LeaderDecider):
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
-        """See `LeaderDecider`."""
+        """Note that the process of `worker` has ended, and that no process has its name before `until` (monotonic). The
+        next `is_leader` checks the lock, and may claim that worker's lock at once.
+        """
         now = self.clock.monotonic()
         self._ended = {other: end for other, end in self._ended.items() if end >= now} | {worker: until}
         self._no_until = LONG_AGO
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. `hold_off_s` must be longer than the time between heartbeats, at which the other workers
-        check the lock, so that one of them wins.
+        """Release the lock, and do not claim it for `hold_off_s`. That must be longer than the time between heartbeats,
+        at which the other workers check the lock, so that one of them wins.
         """
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         async with self._requests:
             await self._give_up(f"stepping down for {hold_off_s:.0f} s")
 
     async def close(self) -> None:
-        """See `LeaderDecider`. Deletes the row; takes at most `CLOSE_TIMEOUT_S`."""
+        """Release the lock for good, by deleting the row; takes at most `CLOSE_TIMEOUT_S`. `is_leader` is False from
+        now on.
+        """
         self._is_closed = True
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S), self._requests:
@@ -142,7 +148,7 @@ class LockElection(LeaderDecider):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abandon(self) -> None:
-        """See `LeaderDecider`."""
+        """End without a request: the row stays until it expires, as after a crash."""
         self._is_closed = True
         self._drop("abandoned")
         if self._check is not None:

@@ -52,11 +52,13 @@ class ShuffleElection(LeaderDecider):
 
     @property
     def leads(self) -> bool:
-        """See `LeaderDecider`."""
+        """Whether this worker leads, as last announced; sends no request."""
         return self._leads
 
     async def is_leader(self) -> bool:
-        """See `LeaderDecider`. Before the first successful election the answer is False."""
+        """Return whether this worker may act as leader now; hold an election first if the last one is too old. Before
+        the first successful election the answer is False.
+        """
         if self._may_lead():
             async with self._elections:
                 if self.clock.monotonic() >= self._next_at and self._may_lead():
@@ -65,12 +67,14 @@ class ShuffleElection(LeaderDecider):
         return self._leads
 
     async def step_down(self, hold_off_s: float) -> None:
-        """See `LeaderDecider`. The other workers still count this one as elected, so nobody leads meanwhile."""
+        """Do not lead for `hold_off_s`. The other workers still count this one as elected, so nobody leads
+        meanwhile.
+        """
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         self._announce(False)
 
     async def close(self) -> None:
-        """See `LeaderDecider`."""
+        """Give up leadership for good; `is_leader` is False from now on."""
         self._closed = True
         self._announce(False)
 

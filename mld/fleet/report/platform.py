@@ -87,7 +87,9 @@ class ProcStatSource:
         return await _boot_id(self._host)
 
     async def read(self) -> float | None:
-        """See `LoadSource.read`."""
+        """Return the percentage of the machine's CPUs since the previous call; None at the first call. Raises
+        LoadUnreadableError.
+        """
         now = await _parsed(self._host, PROC_STAT, parse_proc_stat)
         before, self._before = self._before, now
         return None if before is None else proc_stat_percent(before, now)
@@ -117,7 +119,9 @@ class CgroupSource:
             return ""
 
     async def read(self) -> float | None:
-        """See `LoadSource.read`."""
+        """Return the percentage of the group's CPUs since the previous call; None at the first call. Raises
+        LoadUnreadableError.
+        """
         limit_cpus = await self._limit_cpus()
         cpu_s = await _parsed(self._host, f"{CGROUP}/cpu.stat", parse_cpu_stat)
         before, self._before = self._before, CgroupUsage(cpu_s, self._clock.monotonic())
@@ -150,7 +154,9 @@ class EcsSource:
         return self._base
 
     async def read(self) -> float | None:
-        """See `LoadSource.read`. The service itself keeps the previous reading."""
+        """Return the percentage between the last two readings of the service, which itself keeps the previous one; None
+        if there is no figure. Raises LoadUnreadableError.
+        """
         with _readable("/stats"):
             document = await self._document("/stats")
             stats = parse_ecs_stats(document)

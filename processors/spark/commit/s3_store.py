@@ -104,7 +104,7 @@ class S3Store:
         return (one.key.removeprefix(start) for one in self.objects.list(start) if not one.key.endswith("/"))
 
     def read(self, path: str) -> bytes:
-        """See `Store.read`."""
+        """Return the content of a file. Raises FileNotFoundError if it does not exist."""
         found = self.objects.get(self._key(path))
         if found is None:
             raise self._gone(path)
@@ -114,7 +114,9 @@ class S3Store:
         self.objects.repeated(lambda: self.objects.put(self._key(path), data))
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        """See `Store.create`."""
+        """Create an object with this content, unless there is one with this name: then return False. No draft is
+        written.
+        """
         try:
             self.objects.repeated(lambda: self.objects.put(self._key(path), data, if_absent=True))
         except NotMatched:
@@ -132,7 +134,7 @@ class S3Store:
         """Return None: in a bucket it cannot be known whether a process lives."""
 
     def move(self, source: str, target: str) -> None:
-        """See `Store.move`."""
+        """Copy a file to its new name, and leave the source. Raises FileNotFoundError if the source does not exist."""
         try:
             self.objects.copy(self._key(source), self._key(target))
         except NotMatched as error:

@@ -69,7 +69,9 @@ class Store(Protocol):
     def files(self, path: str) -> Iterator[str]:
         """Yield every file below `path` that this user may see, as a path relative to `path`."""
 
-    def read(self, path: str) -> bytes: ...
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        ...
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
         """Create a file with this content, in one step. Return False if it exists already.
@@ -172,7 +174,9 @@ class PosixStore:
             os.close(os.open(name, MARK, self._file_mode, dir_fd=handle))
 
     def hold(self, path: str) -> Callable[[], None]:
-        """See `Store.hold`."""
+        """Create a file, and lock it until the returned function is called or this process ends. The file names this
+        machine, because locks hold only there.
+        """
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,7 +187,9 @@ class PosixStore:
         return lambda: os.close(fd)
 
     def held(self, path: str) -> bool | None:
-        """See `Store.held`."""
+        """Return whether a living process of this machine holds the file; None if another machine made it, or if it is
+        gone.
+        """
         try:
             with self._opened(path) as file:
                 if file.read() != _machine():
@@ -196,7 +202,7 @@ class PosixStore:
         return False
 
     def make(self, path: str) -> None:
-        """See `Store.make`."""
+        """Create a directory and its parents, and make each new name durable."""
         target = self.root / path
         for parent in reversed((target, *target.parents)):
             if not parent.is_dir():
@@ -205,7 +211,9 @@ class PosixStore:
                 _sync(parent.parent)
 
     def create(self, path: str, data: bytes, draft: str) -> bool:
-        """See `Store.create`. The draft is written in full, and then linked to the name."""
+        """Create a file in one step: the draft is written in full, and then linked to the name. Return False if the
+        name is taken. Raises SinkRefused if the file system has no hard links.
+        """
         self.remove(draft)  # not overwritten, because an entry with another number may be a hard link to it
         try:
             with self._below(draft) as (here, name), self._below(path) as (there, new):
@@ -234,7 +242,7 @@ class PosixStore:
         return os.path.lexists(self.root / path)
 
     def remove(self, path: str) -> None:
-        """See `Store.remove`."""
+        """Remove a file, or a directory with its content, if it exists; symbolic links are not followed."""
         with suppress(FileNotFoundError), self._below(path) as (handle, name):
             if stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
                 shutil.rmtree(name, dir_fd=handle)
@@ -259,7 +267,9 @@ class PosixStore:
         _sync(self.root / path)
 
     def persist(self, path: str, files: Sequence[str]) -> None:
-        """See `Store.persist`."""
+        """Make these files below a directory durable, with all directories in between. In a private store also set
+        their modes, because Spark has made them.
+        """
         top = self.root / path
         directories = {top / parent for name in files for parent in Path(name).parents}
         for found in (*(top / name for name in files), *directories):

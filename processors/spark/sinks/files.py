@@ -227,7 +227,9 @@ class ExecutorFileSink(FileSink):
         self._untried: SparkSession | None = spark
 
     def open(self) -> HighWaterMarks:
-        """See `Sink.open`. The first time, also try whether executors can write to the sink."""
+        """Finish what a process has committed but not completed, and return the committed marks. The first time, also
+        try whether executors can write to the sink. Raises SinkError.
+        """
         marks = super().open()
         if self._untried is not None:
             self._try_executors(self._untried)
