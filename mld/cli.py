@@ -108,6 +108,7 @@ class _Commands(click.Group):
         return sorted([*super().list_commands(ctx), *MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name, importing only its own module; None if there is no such command."""
         if cmd_name not in MODULE_OF:
             return super().get_command(ctx, cmd_name)
         say_what_is_logged()

@@ -185,7 +185,7 @@ class Conversation:
         return "shutdown" if legacy else action.value
 
     def _close(self) -> ActionName | None:
-        """Close the conversation, and return the action that was awaited."""
+        """Close the conversation, and return the action whose status was awaited; None if none was."""
         awaited, self.awaited, self.phase = self.awaited, None, Phase.CLOSED
         return awaited
 

@@ -41,7 +41,9 @@ def coerce_text(value: dict[str, object], key: str) -> str | None:
 
 
 def coerce_integer(value: dict[str, object], key: str) -> int | None:
-    """Return a nullable 64-bit integer as Jackson would (protocol#tolerated-lines). Raises Unreadable."""
+    """Return the field as a 64-bit integer, coerced as Jackson would (protocol#tolerated-lines); None if it is absent,
+    null or blank. Raises Unreadable.
+    """
     match value.get(key):
         case None:
             return None

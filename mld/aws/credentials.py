@@ -218,7 +218,9 @@ class CredentialsResolver:
         return create
 
     def _sts_region(self, wanted: str | None, session: Session) -> str | None:
-        """Return the region of STS. The SDK's own choice comes before regionName, which Java does not use for STS."""
+        """Return the region for a client of STS; None if no setting names one. The SDK's own choice comes before
+        regionName, which Java does not use for STS.
+        """
         return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 

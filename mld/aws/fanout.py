@@ -114,7 +114,7 @@ class EventSubscription:
             return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
 
     def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """Return as `_read` does. May run in a thread.
+        """Return the page of records in a frame; None for an event of another type. May run in a thread.
 
         Raises AwsError for an exception in the frame, and InvalidStreamResponseError for a frame that cannot be read.
         """

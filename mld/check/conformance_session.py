@@ -230,8 +230,8 @@ class Session:
                 await asyncio.wait_for(writing, self._timeout_s)
 
     async def _next_line(self, deadline_s: float) -> str | None:
-        """Return the next line; None at the end of the output. Raises TimeoutError at `deadline_s` of the loop's
-        clock.
+        """Return the next line; None at the end of the output, which sets `ended`. Raises TimeoutError at `deadline_s`
+        of the loop's clock.
         """
         async with asyncio.timeout_at(deadline_s):
             line = await self._child.read_line()

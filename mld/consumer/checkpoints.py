@@ -79,8 +79,8 @@ class ShardCheckpoints:
         return CheckpointErrorName.ILLEGAL_ARGUMENT
 
     async def advance(self, position: Position) -> CheckpointErrorName | None:
-        """Store a checkpoint of the child, or the safe prefix of several children, and report the progress. Return as
-        `store`.
+        """Store a checkpoint of the child, or the safe prefix of several children, and report the progress. Return None
+        if the row has it, else the error name for the child.
         """
         error = await self.store(position)
         if error is None:

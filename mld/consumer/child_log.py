@@ -177,7 +177,9 @@ class LoggedLines:
         """How many bytes were left out of the unfinished line, if its beginning was already logged; else None."""
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that can be logged after these bytes."""
+        """Take bytes of the output, and return the lines that can be logged now. Of a line that is too long only the
+        beginning and the number of further bytes are logged.
+        """
         if self._left_out is not None:
             ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark)) >= 0]
             self._left_out += min(ends, default=len(data))

@@ -208,7 +208,8 @@ class Failures:
         """Return how many of the records in `rest` to deliver next; None if the processor must first checkpoint what it
         has.
 
-        The processor is asked to checkpoint only once before each record.
+        The processor is asked to checkpoint only once before each record: a second call with the same `rest` returns a
+        number.
         """
         positions = [record.position for record in rest]
         needed = self._search.needs_checkpoint(checkpoint, delivered, positions)

@@ -412,8 +412,8 @@ class ParallelProcessor:
             self._metrics.done()
 
     async def _note_checkpoint(self, number: int, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Check a child's checkpoint against the records that it was given, and note it in memory. The row is written
-        later.
+        """Check a child's checkpoint against the records that it was given, and note it in memory; the row is written
+        later. Return None if it is noted, else the error name for the child.
         """
         lane = self._lanes[number]
         error = None

@@ -89,7 +89,9 @@ class ProtocolTrace:
         self._clock = clock
 
     def of_child(self, number: int) -> ProtocolTrace:
-        """Return the trace of one of several children. Listeners to the shard's trace get its lines, too."""
+        """Make the trace of child `number`, keep it in `children`, and return it. Listeners to the shard's trace get
+        its lines, too.
+        """
         trace = ProtocolTrace(self.shard_id, self._clock)
         trace.listeners, trace.number = self.listeners, number
         self.children[number] = trace

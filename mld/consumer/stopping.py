@@ -33,7 +33,9 @@ class Stopping:
                 asyncio.get_running_loop().call_soon(self._interruption.end)
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
-        """Return the awaitable's value, or None as soon as a stop is requested or `over` is done."""
+        """Return the awaitable's value; None as soon as a stop is requested or `over` is done, which interrupts the
+        awaitable.
+        """
         assert self._interruption is None, "one wait at a time"
         with Interruption() as interruption:
             self._interruption = interruption

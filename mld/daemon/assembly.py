@@ -123,7 +123,9 @@ def assemble(
 
 
 def _status_of_shard(metrics: Metrics, clock: Clock, fit: Callable[[str], str], key: str) -> ShardStatus | None:
-    """Return the status of a shard for its row. Its reason may repeat what a record or a child contains."""
+    """Return the status of a shard for its row; None if nothing is known of the shard yet. `fit` makes the reason fit
+    for a row, because it may repeat what a record or a child contains.
+    """
     status = status_of(metrics.shards.get(key), Instant(clock.monotonic(), clock.wall()))
     return status if status is None or status.why is None else replace(status, why=fit(status.why))
 

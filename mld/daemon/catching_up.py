@@ -108,6 +108,7 @@ class CatchingUp:
         return self._over_at is not None and now >= self._over_at
 
     def time_left_s(self, now: float) -> float | None:
+        """Return the seconds that are left of the time limit; None if there is no limit."""
         return None if self._over_at is None else max(0.0, self._over_at - now)
 
 

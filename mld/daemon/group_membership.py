@@ -1,4 +1,5 @@
-"""`Membership`: what a worker of a group gets from its supervisor: its name, a socket for its pages, and a lifeline.
+"""`Membership`: what a worker gets from its supervisor if several worker processes of this host form a group: its name,
+a socket for its pages, and a lifeline.
 
 The lifeline is a socket whose other end the supervisor holds. On it the supervisor sends one line of JSON for each
 other worker that has ended. When the supervisor ends for whatever reason, the lifeline closes, and the worker stops as

@@ -160,6 +160,7 @@ class FleetMembership:
         self, active: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
         """Return (the reports of workers that may get leases, the reports newly found to be unchanged for too long).
+        The latter are returned only once, so that the caller can log them.
 
         `active` are reports that look fresh. A worker that was found dead may get leases again when it has written a
         newer report; it is forgotten when its report has expired.

@@ -126,7 +126,9 @@ class Lease:
 
     @property
     def actual_owner(self) -> str | None:
-        """The worker that may renew and checkpoint now; while a handoff is pending, that is the old owner."""
+        """The worker that may renew and checkpoint now; while a handoff is pending, that is the old owner. None:
+        nobody.
+        """
         return self.checkpoint_owner if self.checkpoint_owner is not None else self.owner
 
     @property

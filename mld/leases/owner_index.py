@@ -91,8 +91,8 @@ class OwnerIndex:
             return IndexStatus.FORBIDDEN
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Return the keys of a worker's leases, from the index or, if it cannot be used, from a scan. Raises
-        TableError.
+        """Return the keys of a worker's leases, from the index or, if it cannot be used, from a scan, which is made
+        every few seconds at most. Log why the index cannot be used, once for each reason. Raises TableError.
         """
         try:
             keys = await self._query(worker)

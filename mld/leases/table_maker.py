@@ -149,6 +149,9 @@ class TableMaker:
         return min(POLL_S_MAX, poll_s * POLL_GROWTH)
 
     async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:
+        """Send a request, and return the answer. Raises RefusedError for the error codes in `refusals`, TableError for
+        others.
+        """
         return await self._calls.send(operation, params, refusals=refusals)
 
 
@@ -183,7 +186,7 @@ class LegacyTable(TableMaker):
         return not await self.exists() and await super().ensure()
 
     async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:
-        """Send a request. Raises StartupError if IAM denies it."""
+        """Send a request as `TableMaker._send` does, but raise StartupError if IAM denies it."""
         try:
             return await super()._send(operation, params, *refusals, *FORBIDDEN_CODES)
         except RefusedError as error:

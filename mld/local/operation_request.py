@@ -61,7 +61,7 @@ class OperationRequest:
         return _needed(key, self.integer(key, low, high))
 
     def timestamp(self, key: str) -> float | None:
-        """Return a time in epoch seconds."""
+        """Return the field as a time in epoch seconds; None if the request does not have it."""
         value = self._get(key, (int, float))
         return None if value is None else float(value)
 
@@ -98,7 +98,9 @@ class OperationRequest:
         return [OperationRequest(item) for item in value]
 
     def stream_or_none(self) -> str | None:
-        """Return StreamARN or StreamName. If both are given, they must name the same stream."""
+        """Return StreamARN or StreamName; None if neither is given. If both are given, they must name the same
+        stream.
+        """
         arn, name = self.text("StreamARN"), self.text("StreamName", NAME)
         if arn is not None and name is not None and not arn.endswith(f":stream/{name}"):
             raise invalid(f"StreamARN {arn} and StreamName {name} name different streams.")

@@ -25,7 +25,7 @@ class Bucket:
         self._at: float | None = None
 
     def level(self, now: float) -> float:
-        """Return the tokens that are in the bucket at `now`."""
+        """Add tokens for the time until `now`, and return its tokens."""
         if self._at is not None and now > self._at:
             self._level = min(self._rate, self._level + (now - self._at) * self._rate)
         if self._at is None or now > self._at:

@@ -248,8 +248,8 @@ def _value(value: object, fit: Fit) -> Any:
 
 
 def _trace(record: logging.LogRecord, scrub: Scrubber) -> str | None:
-    """Return the trace, formatted anew: another handler may have left a text of its own in the event. It never
-    raises.
+    """Return the scrubbed traceback of the event; None if it has none. It is formatted anew, because another handler
+    may have left a text of its own in the event. Never raises.
     """
     if not record.exc_info:
         return None

@@ -1,4 +1,6 @@
-"""The command `mld doctor`: options and printing only."""
+"""The command `mld doctor`, which examines whether a daemon can run here: its options and printing. `doctor` has the
+examination.
+"""
 
 from __future__ import annotations
 

@@ -172,6 +172,7 @@ def _labels(scan: TableScan) -> Mapping[str, str]:
 def _row(
     rows: Iterable[Mapping[str, Mapping[str, Any]]], key: str, name: str
 ) -> Mapping[str, Mapping[str, Any]] | None:
+    """Return the row whose attribute `key` is `name`; None if there is none."""
     return next((row for row in rows if row.get(key, {}).get("S") == name), None)
 
 

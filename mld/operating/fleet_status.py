@@ -219,6 +219,7 @@ def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
 
 
 def _leader(lock: SeenLock) -> str | None:
+    """Return the worker that the lock row names; None if there is no lock, or if it is damaged or released."""
     return lock.owner if isinstance(lock, LockRow) and not lock.is_released else None
 
 

@@ -166,7 +166,7 @@ class OperatorHold:
         return outcome
 
     async def _row(self, key: str) -> Lease | None:
-        """Return the present row. Raises TableError after some tries."""
+        """Return the present row; None if there is none. Raises TableError after some tries."""
         for _ in range(TRIES_MAX - 1):
             try:
                 return await self._table.get(key)

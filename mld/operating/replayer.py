@@ -168,7 +168,9 @@ class Replayer:
         return (Part(wanted, page.millis_behind_latest) if wanted else page.after(batch.largest)), True
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Judge a checkpoint as the daemon does, but print the position instead of storing it."""
+        """Judge a checkpoint as the daemon does, but print the position instead of storing it. Return the error name
+        for the child; None if the checkpoint is accepted.
+        """
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 say(f"checkpoint refused: {reason}")

@@ -102,7 +102,11 @@ def service_of(
     user: str | None,
     group: str | None,
 ) -> tuple[ServiceFacts, list[str]]:
-    """Return the facts for the unit, and remarks about further steps for the operator. Raises UnitRefused."""
+    """Return the facts for the unit, and remarks about further steps for the operator.
+
+    `overrides` are the `-D` options for the daemon's command line; `around` is how the present command was started,
+    from which the daemon's program and directory follow. Raises UnitRefused if an override has a secret in it.
+    """
     _refuse_secrets(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())

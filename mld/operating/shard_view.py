@@ -142,7 +142,7 @@ class ShardView:
 
     @property
     def owner(self) -> str | None:
-        """The worker that has the shard now."""
+        """The worker that has the shard now; None: nobody."""
         return self.lease.actual_owner
 
     @property
@@ -156,7 +156,9 @@ class ShardView:
 
     @property
     def share(self) -> tuple[float, float] | None:
-        """Start and end of its hash range, as fractions of all hash keys, from 0 to 1."""
+        """Start and end of its hash range, as fractions of all hash keys, from 0 to 1; None if the row has no hash
+        range.
+        """
         keys = self.lease.hash_range
         return None if keys is None else share_of(keys)
 

@@ -128,7 +128,7 @@ class SparkTour(Tour):
         super().wait_until_caught_up(daemon)
 
     def processed(self) -> int:
-        """Return how many records the sinks have so far."""
+        """Return how many records the sinks have so far. As soon as the session runs, print its pid and UI once."""
         host = self._host()
         if host is None:
             return 0
@@ -147,6 +147,7 @@ class SparkTour(Tour):
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
     def _host(self) -> sparkhosts.SparkHost | None:
+        """Return the running session host of the tour; None if none runs."""
         hosts = sparkhosts.running(APPLICATION)
         return next((host for host in hosts if host.properties_file == str(self.properties_file)), None)
 

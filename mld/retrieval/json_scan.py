@@ -1,4 +1,5 @@
-"""`Scan`: finds where JSON values of a body begin and end, without building the values. Pure.
+"""`Scan`: finds where JSON values begin and end in the body of an answer of GetRecords, without building the values.
+The readers of pages use it. Pure.
 
 Inside a value it checks only that strings end and that brackets are balanced.
 """

@@ -259,7 +259,9 @@ class ShardReader(ABC):
             await self._room.wait()
 
     def _judge(self, page: Page, what: str) -> AnswerVerdict:
-        """Return the verdict on an answer. Raises InvalidStreamResponseError for an answer that must be discarded."""
+        """Return the verdict on an answer. Raises InvalidStreamResponseError for an answer that must be discarded, and
+        counts it if it ends the shard without children: after some of these `judge` accepts the next one.
+        """
         verdict = judge(page, self._ends_without_children)
         if verdict is AnswerVerdict.INVALID:
             self._ends_without_children += page.next_iterator is None

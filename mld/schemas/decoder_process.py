@@ -56,7 +56,9 @@ class DecoderRequests:
         self._numbers: dict[str, int] = {}
 
     def of(self, job: DecoderJob) -> list[bytes]:
-        """Return the request for this job, as pieces of bytes."""
+        """Return the request for this job, as pieces of bytes. A schema is sent only once and gets a number; later
+        requests name that number.
+        """
         number, pieces = 0, []
         if job.definition is not None:
             number = self._numbers.get(job.definition, 0)
@@ -81,7 +83,9 @@ class DecoderAnswers:
         """CPU seconds that payloads took beyond what is usual for their size."""
 
     def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
-        """Yield the answers that this piece completes. Raises EOFError if the bytes cannot come from the decoder."""
+        """Yield the answers that this piece completes, and add up the times that they report (`took_s`, `excess_s`).
+        Raises EOFError if the bytes cannot come from the decoder.
+        """
         rest = self._rest
         rest += piece
         start = 0

@@ -43,7 +43,9 @@ class AlertBook:
         return frozenset(alert.id for alert in self._posted)
 
     def due(self, found: Collection[FleetFault], now: float) -> list[Post]:
-        """Return the posts that are due. `found` are the faults that were found at `now`, in monotonic seconds."""
+        """Note the faults that were found at `now` (monotonic seconds), and return the posts that are due: for faults
+        that have lasted, or have been over, for long enough. Each is due again until `note` is told that it was sent.
+        """
         # A fault whose end is never posted is forgotten when it is over.
         self._posted -= {fault for fault in self._posted - {*found} if not fault.declared.ends}
         # Faults that were found but not posted, and faults that were posted but are no longer found.

@@ -228,8 +228,8 @@ class DaemonStatus:
         )
 
     async def _look(self) -> FleetStatus | None:
-        """Return the state of the fleet, at most LOOK_PERIOD_S old; if the tables cannot be read,
-        the last known state.
+        """Return the state of the fleet, at most LOOK_PERIOD_S old. If the tables cannot be read, keep the reason in
+        `_trouble`, and return the last known state; None if there is none.
         """
         async with self._looking:
             now = self.clock.monotonic()

@@ -133,6 +133,7 @@ class StatusView:
                 yield _shard_value(known, self._remedy(known)) | _of_own(held, self.at)
 
     def _remedy(self, view: ShardView) -> str | None:
+        """Return what the operator can do about the shard's fault; None if it has no fault."""
         fault = fault_of(view, self.seen)
         return None if fault is None else fault.remedy
 

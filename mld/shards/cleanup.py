@@ -222,7 +222,9 @@ class LeaseCleanup:
         return self._survey
 
     async def _judge_rows(self, row: Lease | None) -> Decision | None:
-        """Decide by the row of an entry and the rows of its parents and children; see `judge_cleanup`."""
+        """Read the rows of the parents and children of `row`, and decide by them; see `judge_cleanup`. None: the rows
+        do not decide, so the service must be asked.
+        """
         relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self.enabled else []
         family = {relative: await self.stream.table.get(relative) for relative in relatives}
         return judge_cleanup(row, family, completed_due=self.enabled)
@@ -275,6 +277,9 @@ class _Round:
             self._todo = dict.fromkeys(sorted(keys, key=id_order))
 
     def next_key(self) -> str | None:
+        """Return the key that the pass looks at next, and leave it there (`take` removes it); None if the pass is
+        finished.
+        """
         return next(iter(self._todo), None)
 
     def take(self, key: str) -> bool:

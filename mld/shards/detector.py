@@ -76,7 +76,8 @@ class ShardDetector:
         """Shards by id, as last listed. They may be out of date, but the start of a shard never changes."""
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
-        """Return all shards that the filter selects; without a filter, all shards within retention.
+        """Return all shards that the filter selects; without a filter, all shards within retention. They are kept in
+        `known`, too. The result is `NotListed` if the stream does not exist, or is being created or deleted.
 
         Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError when the
         retries are used up, and other kinds of `errors.StreamError` at once.

@@ -296,7 +296,9 @@ class Walk:
         self._work = 0  # steps of the walk so far
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
-        """Return the checkpoint of each lease to create, by shard id."""
+        """Walk up from each open shard without a row that is not in `skipped`. Return the checkpoint of each lease to
+        create, by shard id.
+        """
         for number, (shard_id, shard) in enumerate(self.graph.shards.items()):
             if number % SLICE == 0:
                 yield

@@ -192,7 +192,7 @@ class ListFollower:
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
         """Return the streams of the settings as they are to be listed. A stream that cannot be identified stays listed
-        as before.
+        as before, and is complained of in the log.
         """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))

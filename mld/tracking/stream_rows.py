@@ -78,7 +78,9 @@ class RecentRows:
         return await self.views.newer_than(self._clock.monotonic() - VIEW_VALID_S)
 
     async def by_stream(self) -> SortedRows:
-        """Return the rows of such a view, by stream. Raises `errors.TableError`."""
+        """Return the rows of a recent view of the table, sorted by stream; a view is sorted only once. Raises
+        `errors.TableError`.
+        """
         async with self._lock:
             view = await self.view()
             if self._sorted is None or self._sorted[0] is not view:
@@ -113,6 +115,7 @@ class StreamRows:
         return (await self.recent.by_stream()).of_stream(self.stream)
 
     async def get(self, key: str) -> Lease | None:
+        """Return one lease of the stream by its shard id; None if there is none."""
         lease = await self.table.get(key_of(self.stream, key))
         return None if lease is None else within_stream(lease)
 

@@ -164,7 +164,9 @@ class ChildRelay:
         return self._host
 
     def _settled(self) -> HostConnection | None:
-        """Wait for the reply to an open checkpoint, then return the connection as `_connected` does."""
+        """Wait for the reply to an open checkpoint, then return the connection to the host; None once the lease is
+        lost. Raises FatalError.
+        """
         if self._asked is not None:
             self._await_reply()
         return self._connected()

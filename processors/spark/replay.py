@@ -80,8 +80,9 @@ class LetterReplay:
         return None
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-        """Yield the letters that were not replayed before, in groups, each with the sinks that lack
-        them (None: all).
+        """Yield the letters of a shard that were not replayed before, in groups, each with the sinks that lack them
+        (None: all). Count the others: `earlier` were replayed; `left_out` are of other writers, or for sinks that no
+        longer exist.
         """
         mark = self.engine.held(shard) or RecordPosition(0)
         for number, names in self.box.commits().items():

@@ -62,6 +62,7 @@ def _is_shared(descriptor: int) -> bool:
 
 
 def _mode(descriptor: int) -> int | None:
+    """Return the file mode of an open descriptor; None if it is not open."""
     with contextlib.suppress(OSError):
         return os.fstat(descriptor).st_mode
     return None

@@ -90,7 +90,9 @@ class Canned:
         return AWSResponse(request.url, answer.status, headers, raw)
 
     def explain(self, operation: str, params: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
-        """Return the answer as botocore parses it. Raises the exception that botocore raises for it."""
+        """Give `answer` to botocore as the answer to this call, and return what botocore parses from it. Raises the
+        exception that botocore raises for it.
+        """
         import botocore
 
         self._here.answer = answer

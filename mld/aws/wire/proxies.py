@@ -111,7 +111,9 @@ def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
 
 
 def environment_proxy(url: str) -> Proxy | None:
-    """Return the proxy that the environment names for a URL. Raises UnusualError, see `proxies_of`."""
+    """Return the proxy that the environment names for a URL; None if the URL needs none. Raises UnusualError for a
+    proxy that only botocore can use.
+    """
     return _proxies(url, None, None)(url)
 
 

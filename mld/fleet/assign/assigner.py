@@ -304,8 +304,9 @@ class Assigner:
         )
 
     def _held_back(self, leadership: Leadership, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
-        """Return the part of the plan that the only known worker may get by now. If that is not all, the next run comes
-        soon.
+        """Return the part of the plan that may be written now; `alone` is the only worker known so far: it gets only
+        some of the leases at first, because others may be starting (`Leadership.held_back`). If that is not the whole
+        plan, have the next run come soon.
         """
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         allowed = leadership.held_back(plan, alone, seen, now=now, wall_s=wall_s)

@@ -54,7 +54,9 @@ class Leadership:
         return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
 
     def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
-        """Return the part of the plan that may be written now; `alone` is the only known worker."""
+        """Return the part of the plan that may be written now. `alone` is the only known worker: until it has led for
+        `ALONE_S`, it gets a limited number of leases, because other workers may report soon.
+        """
         if now - self.since >= ALONE_S:
             return plan
         leases_max = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX

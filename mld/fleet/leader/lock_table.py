@@ -48,16 +48,22 @@ class LockTable:
         return lock.parse_lock(await self._calls.get(lock.key_in(self._place)))
 
     async def claim(self, over: SeenLock, owner: str, version: str) -> Refused | None:
-        """Replace the lock `over`, as it was read, by a new one of `owner`. Raises TableError."""
+        """Replace the lock `over`, as it was read, by a new one of `owner`. Return None if it was written, else the
+        refusal with the present row. Raises TableError.
+        """
         return await self._write("PutItem", lock.claim(self._place, over, owner, version))
 
     async def heartbeat(self, owner: str, version: str, next_version: str) -> Refused | None:
-        """Write the next version of the lock that is held under `version`. Raises TableError."""
+        """Write the next version of the lock that is held under `version`. Return None if it was written, else the
+        refusal with the present row. Raises TableError.
+        """
         request = lock.heartbeat(self._place, owner, version, next_version)
         return await self._write("UpdateItem", request)
 
     async def release(self, owner: str, version: str) -> Refused | None:
-        """Delete the lock that is held under `version`. Raises TableError."""
+        """Delete the lock that is held under `version`. Return None if it was deleted, else the refusal with the
+        present row. Raises TableError.
+        """
         return await self._write("DeleteItem", lock.release(self._place, owner, version))
 
     async def _write(self, operation: str, params: Mapping[str, Any]) -> Refused | None:

@@ -43,7 +43,7 @@ class StatesTable:
         return None if item is None else parse_state(kind, item, place)
 
     async def get_item(self, key: str, place: Place) -> Row | None:
-        """Return any row as it is. Raises TableError."""
+        """Return any row as it is; None if there is none. Raises TableError."""
         return await self._calls(place).get(_key(place, key))
 
     async def outline(self, place: Place) -> Outline:
@@ -56,7 +56,7 @@ class StatesTable:
         return bare_table.outline([row async for page in self._calls(place).pages("Scan", params) for row in page])
 
     async def create(self, row: StateRow[StateT], place: Place) -> bool:
-        """Create the row if there is none. Raises TableError."""
+        """Create the row, and return True; False if there is one already. Raises TableError."""
         params = {
             "Item": item_of(row, place),
             "ConditionExpression": "attribute_not_exists(#pk)",

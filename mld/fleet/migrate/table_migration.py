@@ -188,7 +188,9 @@ class TableMigration:
         self._enter(single_table.refreshed_status(self.status, stored, migrate=self._migrates))
 
     def _enter(self, status: TableStatus) -> None:
-        """Enter a status. Raises MigrationCompletedError if it is COMPLETE."""
+        """Enter a status. Raises MigrationCompletedError if it is COMPLETE, so that the election, which is checking the
+        lock in the old table, releases that lock.
+        """
         if status is not self.status:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
         self.routes = replace(self.routes, live=status)

@@ -50,7 +50,9 @@ def parse_proc_stat(text: str) -> ProcStat:
 
 
 def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
-    """Return the busy percentage between two readings. If `iowait` ran backwards, the machine may count as idle (0)."""
+    """Return the busy percentage between two readings; None if no time has passed, or the counters ran backwards. If
+    only `iowait` ran backwards, the machine may count as idle (0).
+    """
     total = now.total - before.total
     idle = now.idle - before.idle
     if total < idle and now.iowait < before.iowait:
@@ -72,7 +74,9 @@ class CgroupUsage:
 
 
 def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> float | None:
-    """Return the used percentage of the limit between two readings; short bursts above the limit count as 100."""
+    """Return the used percentage of the limit between two readings; short bursts above the limit count as 100. None if
+    no time has passed, if the counter ran backwards, or if there is no limit.
+    """
     used_s, elapsed_s = now.cpu_s - before.cpu_s, now.at_s - before.at_s
     if used_s < 0 or elapsed_s <= 0 or limit_cpus <= 0:
         return None

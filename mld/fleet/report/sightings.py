@@ -58,7 +58,7 @@ class Sightings:
         return frozenset(worker for worker in self._times if not self.is_still(worker, now, rules))
 
     def time_of(self, worker: str) -> int | None:
-        """Return the time in the worker's last report."""
+        """Return the time in the worker's last report; None if none was seen."""
         return self._times.value(worker)
 
     def has_moved(self, worker: str) -> bool:

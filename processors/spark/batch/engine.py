@@ -86,7 +86,9 @@ class Engine:
         self._patience.stop()
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which every sink and the dead letter hold a shard."""
+        """Return the position up to which every sink and the dead letter hold a shard; None if one of them holds
+        nothing of it.
+        """
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)
 
@@ -139,7 +141,9 @@ class Engine:
         return outcome
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which every sink holds a shard, without the dead letter."""
+        """Return the position up to which every sink holds a shard, without the dead letter; None if one holds nothing
+        of it.
+        """
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:

@@ -118,6 +118,7 @@ def _are_small(pages: Sequence[Offer]) -> bool:
 
 
 def _first(errors: Sequence[Exception], kind: type[Kind]) -> Kind | None:
+    """Return the first error of this kind; None if there is none."""
     return next((error for error in errors if isinstance(error, kind)), None)
 
 
@@ -321,7 +322,9 @@ class Jobs:
         return after is None or not fresh(after, self._looked_at(shard))
 
     def _looked_at(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which malformed records of a shard are known to be in the dead letter."""
+        """Return the position up to which malformed records of a shard are known to be in the dead letter; None if that
+        is known of no record.
+        """
         dead = self._destinations.dead
         marks: HighWaterMarks = self._destinations.marks[dead.name] if dead is not None else {}
         known = [mark for mark in (self._looked.get(shard), marks.get(shard)) if mark is not None]
@@ -380,7 +383,9 @@ class Jobs:
     def handed_records(
         self, records: Sequence[SparkRecord], slices: Slices | None = None, suspects: bytes | None = None
     ) -> Iterator[Handed]:
-        """Yield frames of these records, which are written into a page of their own. Raises SpoolError."""
+        """Write these records into a page of their own, and yield frames of it; the page is removed after the block.
+        `slices` and `suspects` are as for `Handover.of_pages`. Raises SpoolError.
+        """
         started = time.monotonic()
         with self.spool.written(records) as page:
             handed = self._handover.of_pages([page], slices, suspects)
@@ -462,7 +467,9 @@ class Jobs:
         ]
 
     def fails_without_records(self) -> bool:
-        """Return whether the pipeline raises an exception even without records, so that no record is to blame."""
+        """Return whether the pipeline raises an exception even without records, so that no record is to blame. False
+        also if that could not be tried, which is logged.
+        """
         try:
             with self.handed_records([]) as handed:
                 self.frames(handed.records, {}, 0, 1)

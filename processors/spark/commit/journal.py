@@ -82,7 +82,9 @@ class Journal:
         """
 
     def open(self) -> LedgerEntry | None:
-        """Finish commits whose files are not all in their places, clean up, and return the head."""
+        """Finish commits whose files are not all in their places, clean up, make the head durable, and return it; None
+        if there is no entry yet.
+        """
         with failures(f"sink {self._name}: opening its ledger"):
             self._store.prepare(self._name)
             self._store.make(LEDGER)

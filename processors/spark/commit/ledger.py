@@ -157,7 +157,9 @@ def _string(value: object) -> str:
 
 
 def _token(value: object) -> str:
-    """Check that this is the name of a staging area: a directory of this name is removed once its files are moved."""
+    """Return the name of a staging area. Raises ValueError for any other value: a directory of this name is removed
+    once its files are moved, so it must not be another one.
+    """
     if not _TOKEN.fullmatch(token := _string(value)):
         raise ValueError(f"no name of a staging area: {token[:60]!r}")
     return token

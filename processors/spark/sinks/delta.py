@@ -249,6 +249,7 @@ class DeltaSink(LakeSink):
         return whole
 
     def _property(self, name: str) -> str | None:
+        """Return a property of the table as it was last looked at; None if the table or the property does not exist."""
         found = None if self._snapshot is None else self._snapshot.metadata().configuration().get(name)
         return str(found.get()) if found is not None and found.isDefined() else None
 

@@ -170,6 +170,7 @@ class IcebergSink(LakeSink):
             raise ledger.damaged(f"sink {self.name}: {self._ledger_place}", error) from error
 
     def _property(self, name: str) -> str | None:
+        """Return a property of the table as it was last looked at; None if the table or the property does not exist."""
         value: str | None = self._metadata.properties().get(name)
         return value
 
