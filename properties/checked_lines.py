@@ -36,7 +36,9 @@ _DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A key that the file or an override sets to a valid value. `display` may be logged; `secrets` must never be."""
+    """A key that the file or an override sets to a valid value. `place` is the file and line, or `-D`. `display` may be
+    logged; `secrets` must never be.
+    """
 
     key: Key
     value: object

@@ -50,8 +50,8 @@ def remarks_on_exposure(lines: Iterable[tuple[str, str, str]], file_name: str, o
 
 
 def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]:
-    """Yield a warning for each secret in an override, in the command of a record processor, or in the options of a
-    JVM.
+    """Yield a warning for each secret in an override, in the command of a record processor, or in the options of a JVM.
+    Each line is (place, name of the key, value as written).
     """
     for place, name, raw in lines:
         if place == OVERRIDE_PLACE and _is_secret(name, raw):

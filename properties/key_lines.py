@@ -89,7 +89,9 @@ REMOVED: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """The line that sets a key. `raw` is its value as written: it is not trimmed, and `${NAME}` is not replaced."""
+    """The line that sets a key. `place` is the file and line, or `-D` for an override. `raw` is its value as written:
+    it is not trimmed, and `${NAME}` is not replaced.
+    """
 
     key: Key
     spelling: str

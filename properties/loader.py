@@ -176,7 +176,9 @@ def _converted(lines: Mapping[str, KeyLine], sources: Sources) -> tuple[dict[str
 
 
 def _listed_or_wrong(path: str, own: Mapping[str, Given], sources: Sources) -> tuple[ListFile | None, list[Remark]]:
-    """Return the list of streams in a file, or None if the list has errors; and the remarks on it."""
+    """Return the list of streams in a file, and the remarks on it; instead of the list None if it has errors. `own` has
+    the keys that the properties file itself sets.
+    """
     try:
         listed = _listed(path, own, sources)
     except ConfigurationError as error:

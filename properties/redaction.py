@@ -54,7 +54,9 @@ def is_secret_key(key: str) -> bool:
 
 
 def redacted(key: str, how: Shown, text: str) -> str:
-    """Return `text`, the value of `key`, without the parts that must not be logged."""
+    """Return `text`, the value of `key`, without the parts that must not be logged. `how` says how much of it may be
+    shown; a key that is named like a secret is hidden.
+    """
     how = Shown.HIDDEN if is_secret_key(key) and how is not Shown.PARSED else how
     match how:
         case Shown.FULL | Shown.PARSED:

@@ -24,7 +24,9 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One remark; `key` is empty if it concerns the file as a whole."""
+    """One remark. `place` is the file and line that it is about, or `-D`; `key` is empty if it concerns the file as a
+    whole.
+    """
 
     level: Level
     key: str

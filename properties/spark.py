@@ -130,7 +130,9 @@ def _key_of(name: str) -> Key | None:
 
 
 def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None:
-    """Add the value of a key to its sink, which is created by its first key."""
+    """Add the value of a sink's key, which is set at `place`, to its sink in `sinks`; the first key of a sink adds the
+    sink.
+    """
     match = _SINK_KEY.fullmatch(name, len(SINK_PREFIX))
     assert match is not None
     sink = sinks.setdefault(match["sink"], SinkLines(match["sink"], place))
@@ -167,7 +169,9 @@ def _unknown(name: str, place: str) -> Remark:
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
-    """Check keys against each other, and fill in the defaults that depend on other keys."""
+    """Check the keys in `values` against each other, and fill in, there, the defaults that depend on other keys. Return
+    the remarks; `places` says where each key is set.
+    """
     remarks: list[Remark] = []
 
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:

@@ -27,7 +27,8 @@ JDBC = "jdbc"
 def shared_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
     """Refuse two sinks in one place: they would have the same marks, and what one has written would count as written by
     the other. Also refuse dead letters in the place of a sink, a spool that is a whole bucket or overlaps with a sink
-    or with dead letters, and a path that begins like S3 but names no bucket. Warn of a format that looks misspelt.
+    or with dead letters, and a path that begins like S3 but names no bucket. Warn of a format that looks misspelt. Each
+    remark is made by calling `say`.
     """
     letters = values["deadLetter"]
     taken = {spelled(str(letters)): f"{PREFIX}deadLetter"} if letters else {}

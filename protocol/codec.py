@@ -87,8 +87,8 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
 def encode_record(
     data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> bytes:
-    """Return one element of `records`. `key` is JSON text; `sequence` and `arrival_ms` are ASCII digits; `extra` is
-    made by `record_keys`.
+    """Return one element of `records`. `key` is JSON text; `sequence` and `arrival_ms` are ASCII digits; `sub` is the
+    index within a KPL aggregate; `extra` is made by `record_keys`.
     """
     return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub, extra)
 

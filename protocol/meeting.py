@@ -49,7 +49,9 @@ def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
 
 
 def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str | None:
-    """Return the directory of this daemon's children; None if no child has created it yet."""
+    """Return the directory of this daemon's children, which is in one of `places`; None if no child has created it yet,
+    or its path is too long for sockets with names of `room_bytes`.
+    """
     for place in _usable(program, owner, places, room_bytes):
         for name in _names(place, _prefix(program, owner)):
             return f"{place}/{name}"
@@ -82,7 +84,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]:
-    """Yield each daemon of this user that has such a directory, with the directory."""
+    """Yield each daemon of this user that has such a directory in one of `places`, with the directory."""
     for place in places:
         for name in _names(place, f"{program}-"):
             pid, _, rest = name.removeprefix(f"{program}-").partition("-")

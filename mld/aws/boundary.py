@@ -68,7 +68,9 @@ def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type
 def _guarded(
     what: str, method: Callable[..., Awaitable[Any]], kind: Callable[[str], MldError], surprises: Surprises
 ) -> Callable[..., Awaitable[Any]]:
-    """Return `method`, wrapped so that it raises `kind` for errors other than `OUR_OWN`."""
+    """Return `method`, wrapped so that it raises `kind` for errors other than `OUR_OWN`. Such an error is also reported
+    as a surprise; `what` names the method in both.
+    """
 
     @functools.wraps(method)
     async def guarded(*args: Any, **options: Any) -> Any:

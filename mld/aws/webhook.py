@@ -87,9 +87,9 @@ class Webhook:
 
 
 async def _connected_to_any(origin: Origin, found: list[str], timeout_s: float) -> Streams:
-    """Connect to the first of the IP addresses that answers. If none does, raises the OSError of the last one.
+    """Connect to the first of the IP addresses `found` that answers. If none does, raises the OSError of the last one.
 
-    Each address but the last one gets `timeout_s`.
+    Each address but the last one gets `timeout_s`; the caller limits the last one.
     """
     for ip_address in found[:-1]:
         try:

@@ -34,7 +34,7 @@ NOT_FOUND = "give a path relative to the working directory, an absolute one, or 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """Which names a service accepts."""
+    """Which names a service accepts: those of `least` to `most` characters that match `pattern`."""
 
     least: int
     most: int

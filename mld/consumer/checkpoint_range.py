@@ -45,7 +45,7 @@ Resolution: TypeAlias = Write | NoWrite | Illegal
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRange:
-    """The state of one consumer; every change returns a new value."""
+    """The state of one consumer; every change returns a new value. The module's header describes the fields."""
 
     last: Position
     largest: Position

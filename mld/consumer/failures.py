@@ -154,7 +154,7 @@ class Failures:
         is_next: bool,
     ) -> None:
         """Note that the processor has failed while it had `batch` (None: no batch); `before` is the position before the
-        batch.
+        batch, `checkpoint` the one in the row. `why` says how it failed, `last_words` are the last lines of its stderr.
 
         `delivered` is the furthest record that the processor was given. `is_next`: everything before the batch is
         checkpointed.

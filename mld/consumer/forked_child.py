@@ -107,7 +107,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
     """Return a connection to the fork server of this user that runs and can answer such requests; None if there is no
-    such server.
+    such server. `places` are the directories in which it may have its socket.
     """
     owner = fork_requests.process_identity(os.getpid())
     directory = owner and meeting.find(fork_requests.PROGRAM, owner, places, fork_requests.NAME_BYTES_MAX)

@@ -79,7 +79,9 @@ class SharedBatch(PlainBatch):
 
 @dataclass(slots=True)
 class PageInFlight:
-    """A batch that was given to the children at `since` (monotonic seconds) and is not answered by all of them."""
+    """A batch that was given to the children at `since` (monotonic seconds) and is not answered by all of them.
+    `largest` is the position of its last record; None if it has none.
+    """
 
     largest: Position | None
     count: int
@@ -240,8 +242,9 @@ class ParallelProcessor:
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
-        """Give the records of a batch to the children; with `alone` wait until all of them have answered. Always return
-        False: `on_answered` counts the answers.
+        """Give the records of a batch to the children, if `wanted` still returns True; `written` is called once they
+        are queued. With `alone` wait until the children have answered everything before the batch, and then the batch.
+        Always return False: `on_answered` counts the answers.
         """
         if alone:
             await self._unless_gone(self.until_answered())
@@ -356,7 +359,9 @@ class ParallelProcessor:
         return parts
 
     async def _serve(self, lane: Lane) -> None:
-        """Give a child its batches one after another, until a stop or a failure."""
+        """Give a child the batches in its queue (`lane.waiting`) one after another, until a stop or a failure. A
+        failure is not raised here, but in the consumer (`gone`).
+        """
         try:
             while not self._is_closed:
                 if not lane.waiting:

@@ -251,7 +251,9 @@ class Processor:
             await self._bounded_write(self._writing, self._action.value)
 
     async def _bounded_write(self, writing: asyncio.Future[None], what: str) -> None:
-        """Wait until a write is done. The child has as much time to read the line as to answer an action."""
+        """Wait until a write is done. The child has as much time to read the line as to answer an action; `what` names
+        the line in errors. Raises ProcessorSilentError, ProcessorGoneError.
+        """
         done, _ = await asyncio.wait([writing], timeout=self._reply_timeout_s)
         if not done:
             raise ProcessorSilentError(f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)")

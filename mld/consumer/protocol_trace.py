@@ -132,7 +132,7 @@ class ProtocolTrace:
     def _send_short(
         self, listeners: Iterable[TraceListener], at: float, way: str, line: ShortLine, *, is_whole: bool
     ) -> None:
-        """Send a shortened line to the listeners; `way` is its direction."""
+        """Offer a shortened line to the listeners, with the time `at` (epoch seconds); `way` is its direction."""
         text = line.text()
         value: Transcribed = {"at": at, "way": way, "line": text, "bytes": line.size}
         if line.records:

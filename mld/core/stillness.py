@@ -28,6 +28,8 @@ NEVER = -math.inf
 
 
 class _Seen(NamedTuple, Generic[V]):
+    """A value, since when it has been the same, and whether it was ever seen to change."""
+
     value: V
     since: float
     has_moved: bool

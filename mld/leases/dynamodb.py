@@ -287,7 +287,9 @@ def segments_for(table_bytes: int) -> int:
 
 @dataclass(slots=True)
 class _Found:
-    """The rows that a scan has found so far."""
+    """The rows that a scan has found so far: leases, rows that cannot be read (key and reason), and rows that are no
+    leases (`others`).
+    """
 
     leases: list[Lease] = field(default_factory=list)
     corrupt: list[tuple[str, str]] = field(default_factory=list)

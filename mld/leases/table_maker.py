@@ -140,8 +140,8 @@ class TableMaker:
                 poll_s = await self._pause(poll_s, deadline, str(error))
 
     async def _pause(self, poll_s: float, deadline: float, what: str) -> float:
-        """Sleep for `poll_s`, and return the next pause. Raises TableUnavailableError if the pause would end after
-        `deadline`.
+        """Sleep for `poll_s`, and return the next pause. Raises TableUnavailableError, with the reason `what`, if the
+        pause would end after `deadline`.
         """
         if self._clock.monotonic() + poll_s > deadline:
             raise TableUnavailableError(what)

@@ -32,7 +32,9 @@ def _value_of(name: str) -> Callable[[Any, Instant], Any]:
 def _reading(
     reach: Callable[[Any], Any], value: Callable[[Any, Instant], Any], kind: MetricKind
 ) -> Callable[[Any, Instant], Value]:
-    """Return the function that reads a metric's value; it turns an instrument into the value to publish."""
+    """Return the function that reads a metric's value from its owner: `reach` finds the part of the owner that has it,
+    and `value` the value or instrument in that part. An instrument is turned into the value to publish.
+    """
 
     def read(owner: Any, at: Instant) -> Value:
         """Return the value to publish for the metric of `owner`; None if it is unknown, or `owner` lacks the part."""

@@ -133,7 +133,7 @@ class EventBuffer:
 
 def _as_one(first: list[Event], count: int) -> list[Event]:
     """Return events of the same kind as one event that counts and names their shards, if there are more than
-    `MOVES_MAX`.
+    `MOVES_MAX`. `first` are the first of them, `count` is the number of all.
     """
     if count <= MOVES_MAX:
         return first

@@ -285,7 +285,10 @@ def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Itera
 async def act_on(
     app: Application, command: str, asked: Asked, planner: Planner, seen: Observed, *, stop_fleet: bool
 ) -> int:
-    """Print the plan, and with --execute carry it out; return the exit code."""
+    """Print the plan that `planner` makes from the rows as `seen`, and with --execute carry it out; return the exit
+    code. With --execute, raises ActRefusedError if an owner of a lease is alive (`require_nobody`, which describes
+    `stop_fleet`).
+    """
     plan = app.plan(planner, seen.table)
     if app.setting is not None:
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")

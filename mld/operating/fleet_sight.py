@@ -27,7 +27,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class DiskTrouble:
-    """A directory that is full, or soon will be. `is_lost`: writing to it fails already."""
+    """A directory (`place`) that is full, or soon will be, in words. `is_lost`: writing to it fails already."""
 
     place: str
     words: str
@@ -90,6 +90,7 @@ class FleetSight:
     are absent.
     """
     own: Own | None = None
+    """What the worker that looks knows of itself; None if no worker looks, but a command."""
     table_created_s: float | None = None
     """When the lease table was created, in epoch seconds."""
     file: str = ""

@@ -53,10 +53,9 @@ class Unwanted:
 
 
 async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
-    """Return a plan that leaves the records out, and saves them in the new file `path`.
+    """Return a plan that leaves the `unwanted` records of a shard out, and saves them in the new file `path`.
 
     The plan writes marks into the lease row. A mark names one user record, or a record with all its user records.
-
     Raises ActRefusedError; other MldErrors if the stream or the table cannot be read.
     """
     fleet, settings = seen.fleet, seen.reader.settings

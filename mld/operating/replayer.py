@@ -73,7 +73,9 @@ class Replayer:
     records: int = 0
     batches: int = 0
     last: Position | None = None
+    """Position of the last record that the processor has answered."""
     checkpoint: Position | None = None
+    """Position of the last checkpoint that was accepted."""
     in_hand: str = ""
     """The message that was last sent to the processor."""
     failure: str | None = None
@@ -129,7 +131,9 @@ class Replayer:
         self.ended = await processor.end()
 
     async def _deliver(self, processor: Processor, batch: ChildBatch, first: str | None) -> None:
-        """Give a batch to the processor, and count it when the processor has answered."""
+        """Give a batch to the processor, and count it when the processor has answered. `first` is the sequence number
+        of its first record; None without records.
+        """
 
         def written() -> None:
             if first is not None and batch.largest is not None:

@@ -89,8 +89,8 @@ def words_of(target: Lease, row: Lease | None) -> str:
 
 
 def direction(old: Position, new: Position) -> str:
-    """Return ``back`` if the move makes records be read again, ``forward`` if it skips records, ``aside`` if it is
-    unknown which.
+    """Return what a change of the checkpoint from `old` to `new` does: ``back`` if records are read again, ``forward``
+    if records are skipped, ``aside`` if it is unknown which.
     """
     if old.is_shard_end or new.sequence == TRIM_HORIZON.sequence:
         return "back"

@@ -171,8 +171,8 @@ class Restoration:
         return shard is not None and oddity(shard, row) is not None
 
     def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Return the keys of rows that the file lacks: first the rows to delete, then the rows to keep; each oldest
-        first.
+        """Return the keys of the rows in `seen`, the present table, that the file lacks: first the rows to delete, then
+        the rows to keep; each oldest first.
 
         A row is deleted if its shard descends from one that the file has as unfinished, because it is read again later.
         """

@@ -204,7 +204,9 @@ def _is_here(word: str, directory: Path) -> bool:
 
 
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
-    """Yield the directories, other than the service's own, to which the daemon or its children write."""
+    """Yield the directories, other than the service's own, to which the daemon or its children write. `words` is the
+    command of the record processor. Relative paths count only if the service runs in `directory` (`in_it`).
+    """
     found: list[str] = []
     dead_letter = loaded.settings.child.dead_letter
     if dead_letter is not None and dead_letter.kind is DeadLetterKind.DIRECTORY:

@@ -270,7 +270,8 @@ def _explicit_hash_key(key: str) -> int:
 
 
 def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Steps[None]:
-    """Check that the user records take at most `bytes_max` bytes in the child's line, not counting payloads.
+    """Check that the user records take at most `bytes_max` bytes in the child's line, not counting payloads. `keys` are
+    the aggregate's partition keys, to which `entries` refer by number.
 
     The user records are counted one by one only if there are enough of them to exceed the limit. Raises
     MalformedAggregateError.

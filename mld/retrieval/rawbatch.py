@@ -37,7 +37,7 @@ DECODED_PER_STEP_CHARS = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawBatch(PlainBatch):
-    """Records of a page without aggregates."""
+    """Records of a page without aggregates. `largest` is the position of the last one; None if there are none."""
 
     pieces: Sequence[Piece]
     largest: Position | None

@@ -218,7 +218,9 @@ class ListFollower:
         return list(listed.values())
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
-        """Return the streams to describe now: all that are new or changed, and some of the others, which take turns."""
+        """Return the streams to describe now: all of `wanted` that are new or changed since the list `before`, and some
+        of the others, which take turns. Each call moves the turn on.
+        """
         begin = self._turn if self._turn < len(wanted) else 0
         self._turn = begin + ASKED_IN_TURN
         return [

@@ -154,9 +154,10 @@ def account_and_name(arn: str) -> tuple[str, str]:
 def next_list(
     before: TrackedList, wanted: Sequence[ListedStream], in_table: Iterable[StreamId], now_s: float
 ) -> TrackedList | None:
-    """Return the list to write if the settings name `wanted`; None if the list need not change.
+    """Return the list to write if the settings name `wanted`; None if the list need not change. `before` is the present
+    list.
 
-    A stream that is not wanted, but was listed or has leases, becomes a former stream.
+    A stream that is not wanted, but was listed or has leases (`in_table`), becomes a former stream.
     """
     is_wanted = {one.stream for one in wanted}
     former = {one.stream: one for one in before.streams if one.stream not in is_wanted}

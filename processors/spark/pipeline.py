@@ -182,7 +182,9 @@ def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
 
 
 def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
-    """Raise PipelineError if this value, which a pipeline returned, is not a frame."""
+    """Raise PipelineError if this value, which a pipeline returned, is not a frame. `where` says for which sink it is;
+    None is allowed if `optional`.
+    """
     kind = type(frame)  # the attributes of the type are checked, because `write` of a streaming frame raises
     if (frame is None and optional) or (hasattr(kind, "schema") and hasattr(kind, "write")):
         return

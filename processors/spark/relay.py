@@ -213,8 +213,9 @@ class ChildRelay:
         return None if error is None else str(error)
 
     def _ask_patiently(self, sequence: str | None, sub: int | None) -> None:
-        """Try a checkpoint until it is stored or the lease is lost (`_lost`). Raises FatalError after
-        CHECKPOINT_ATTEMPTS_MAX attempts."""
+        """Try the checkpoint of this position (None: the end of the shard) until it is stored or the lease is lost
+        (`_lost`). Raises FatalError after CHECKPOINT_ATTEMPTS_MAX attempts.
+        """
         for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
             self._ask(sequence, sub)
             error = self._await_reply()

@@ -271,7 +271,7 @@ class WireService:
     async def _refused(
         self, operation: str, params: dict[str, Any], place: WirePlace, found: Answer | Incoming, *, is_last: bool
     ) -> None:
-        """Raise what botocore raises for a refusal.
+        """Raise what botocore raises for the refusal `found`, whose body may not be read yet (`Incoming`).
 
         Return only if the call may be sent again: `is_last` is false, and the call was refused because of our clock,
         which is corrected now.

@@ -34,7 +34,9 @@ _NEVER = float("-inf")
 
 
 class Usual(NamedTuple):
-    """What a request is made from, besides its body."""
+    """What a request is made from, besides its body. `signer` and `keys` (the credentials) are None if requests are not
+    signed.
+    """
 
     blueprint: Blueprint
     signer: Signer | None

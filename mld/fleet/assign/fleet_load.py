@@ -110,7 +110,9 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`lease`, as it was read, goes to `to_worker`: by a handoff if `graceful`, else by a plain assignment."""
+    """`lease`, as it was read, goes to `to_worker`: by a handoff if `graceful`, else by a plain assignment. `why` is
+    for the log and the counters.
+    """
 
     lease: Lease
     to_worker: str
@@ -124,8 +126,10 @@ class Load:
 
     worker: str
     values: dict[str, float] = field(default_factory=dict)
+    """Its utilization in percent, by metric; only its share if it reports no metric that tells anything."""
     limits: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.0
+    """The weight of all its leases (see the module)."""
     count: int = 0
     """How many leases of open shards it holds or is about to get."""
     movable: list[Lease] = field(default_factory=list)

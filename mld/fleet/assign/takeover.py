@@ -292,8 +292,9 @@ class Takeover:
         return loads_of(lease for key, lease in self._rows.items() if key not in due_keys)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Deal the due leases among the watchers, with the same result in each of them. A worker that has let a lease
-        become due gets none, unless it is this one.
+        """Deal the due leases among the watchers, with the same result in each of them: return the worker for each
+        lease key. `loads` are the numbers of leases that workers hold. A worker that has let a lease become due gets
+        none, unless it is this one.
         """
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
@@ -350,5 +351,5 @@ class Takeover:
 
 
 def _rank(one: int | str, other: str) -> bytes:
-    """Return a pseudo-random rank that is the same in every worker."""
+    """Return a pseudo-random rank of `one` for `other`, the same in every worker."""
     return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

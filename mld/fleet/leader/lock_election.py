@@ -373,7 +373,9 @@ class LockElection(LeaderDecider):
         return held
 
     def _note_failure(self, error: Exception, sent: HeldLock, doing: str, words: str, action: str) -> None:
-        """Log a failed write, and forget its version if it was certainly not applied."""
+        """Log that the write of `sent` failed, and forget its version if it was certainly not applied; else a later
+        read may show it.
+        """
         failure = survived(error, doing)
         log.warning("%s: %s", words, failure, extra={"action": action})
         if not may_be_applied(failure):

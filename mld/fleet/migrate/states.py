@@ -53,7 +53,9 @@ class UnreadableStateError(MldError):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[StateT]):
-    """The form of one of the two rows: its key, the attribute that has the state, and the possible states."""
+    """The form of one of the two rows: its key, the attribute that has the state, and the possible states. `first` is
+    the state of a new row.
+    """
 
     key: str
     attribute: str
@@ -68,8 +70,8 @@ TABLE_MIGRATION = Kind("TableMigration3.5", "tm", EntityType.TABLE_MIGRATION, Ta
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An earlier state of the row. `state` is a text, because a newer program may have states that this one does not
-    know.
+    """An earlier state of the row, written by the worker `by` at `at_ms`. `state` is a text, because a newer program
+    may have states that this one does not know; `others` are attributes that this one does not know.
     """
 
     state: str | None
@@ -146,7 +148,9 @@ def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
 
 
 def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int | None) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a state, for the row itself or for an entry of its history."""
+    """Return the attributes of a state, for the row itself or for an entry of its history. `by` wrote it at `at_ms`;
+    what is None is left out.
+    """
     found: dict[str, dict[str, Any]] = {} if state is None else {kind.attribute: {"S": state}}
     if by is not None:
         found[MODIFIED_BY] = {"S": by}

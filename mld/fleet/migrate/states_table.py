@@ -65,7 +65,9 @@ class StatesTable:
         return await self._calls(place).accepts("PutItem", params)
 
     async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
-        """Write the row's state, writer, time and history if its stored state is `previous`. Raises TableError."""
+        """Write the row's state, writer, time and history if its stored state is `previous`. Return whether it was.
+        Raises TableError.
+        """
         changes = changes_of(row)
         params = {
             "Key": _key(place, row.kind.key),

@@ -113,6 +113,7 @@ def source_of_rows(
     """Return a source of a few records of one shard, which are in memory.
 
     The source ends at `upto` (default: its last record); `before` is the position of the record before the first one.
+    `only` and `preceding` are as in `BatchSource`.
     """
     return BatchSource(
         {shard: upto or rows[-1][0]},

@@ -19,7 +19,7 @@ from mld.processors.spark.positions import RecordPosition, StreamShard
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One page of one shard, which its child offers. `link` is the number of the child's connection, `number` that of
-    the page.
+    the page. `first` and `last` are the positions of its first and last record, `size` is in bytes.
     """
 
     link: int

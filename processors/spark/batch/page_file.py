@@ -171,7 +171,9 @@ class _File:
 
 
 def _encoded_required(values: Sequence[Any], kind: int) -> bytes:
-    """Encode a column without nulls: each value as it is, a text with its length before it."""
+    """Encode a column without nulls: each value as it is, a text with its length before it. `kind` is Parquet's
+    type.
+    """
     if kind == _BYTE_ARRAY:
         return b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, values)), values, strict=True)))
     return struct.pack(f"<{len(values)}{_FORMATS[kind]}", *values)
@@ -251,7 +253,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _optional(body: bytes, kind: int, count: int) -> list[Any]:
-    """Decode a column that may have nulls: the inverse of `_encoded_optional`."""
+    """Decode a column of `count` values that may be null: the inverse of `_encoded_optional`."""
     at = _LENGTH.size + _LENGTH.unpack_from(body)[0]
     bits = int.from_bytes(body[at - -(-count // 8) : at], "little")
     found = iter(_required(body, at, kind, bits.bit_count()))

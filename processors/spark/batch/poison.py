@@ -81,7 +81,7 @@ class EndsSession(ValueFailed):
 
 
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
-    """Return the largest number of records in a row, of one shard, that fail."""
+    """Return the largest number of records in a row, of one shard, that fail. `failing` has indexes of `every`."""
     by_shard = sorted(range(len(every)), key=lambda at: every[at][0])
     rows = groupby(by_shard, lambda at: (every[at][0], at in failing))
     return max((len(list(row)) for (_, fails), row in rows if fails), default=0)
@@ -230,7 +230,8 @@ class PoisonSearch:
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
         """Commit all records of a shard that can be committed, by halving the rows again and again. Return the reason
-        if the shard has to stop, else None.
+        if the shard has to stop, else None: more than `in_a_row_max` records in a row fail, or the number of attempts
+        has reached `until`.
         """
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())

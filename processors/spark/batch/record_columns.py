@@ -48,7 +48,9 @@ class LineError(FatalError):
 
 
 class SparkRecord(NamedTuple):
-    """A record with the columns of a page. Texts are in UTF-8; `arrival` is in milliseconds since 1970."""
+    """A record with the columns of a page. Texts are in UTF-8; `key` is the partition key, `arrival` is in milliseconds
+    since 1970, `sub` the index within a KPL aggregate.
+    """
 
     data: bytes
     key: bytes | None
@@ -64,7 +66,9 @@ class SparkRecord(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """Records of one shard, as columns."""
+    """Records of one shard, as columns: `keys` are their partition keys, `subs` their indexes within a KPL
+    aggregate.
+    """
 
     data: Sequence[bytes]
     keys: Sequence[bytes | None]
@@ -114,7 +118,7 @@ def read_line(line: bytes) -> Line:
 
 
 def _chunks(line: bytes, end: int) -> Iterator[bytes]:
-    """Yield pieces of whole records, of about GROUP_BYTES each."""
+    """Yield pieces of whole records, of about GROUP_BYTES each. The records of the line end at `end`."""
     at = len(HEAD)
     while at < end:
         found = line.find(SEPARATOR, at + GROUP_BYTES, end)
@@ -183,7 +187,7 @@ def _record(value: Mapping[str, Any]) -> SparkRecord:
 
 
 def _columns(values: Sequence[Mapping[str, Any]], size: int) -> RecordColumns:
-    """Return the columns of parsed records. Raises LineError."""
+    """Return the columns of records that were parsed as JSON objects from `size` bytes. Raises LineError."""
     try:
         records = list(map(_record, values))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -44,7 +44,7 @@ Spans: TypeAlias = "Mapping[StreamShard, RunningSpan]"
 
 
 class RunningSpan(NamedTuple):
-    """Records of a shard, from `first` to `last`, and how often a session has ended while they ran."""
+    """Records of a shard, from `first` to `last`, and how often (`ends`) a session has ended while they ran."""
 
     first: RecordPosition
     last: RecordPosition
@@ -77,7 +77,8 @@ def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
 
 def cut(rows: Sequence[Row], suspects: RunningSpan | None) -> list[tuple[int, int]]:
     """Return ranges of indexes of `rows`, to run one range after the other: the rows before the suspected span, parts
-    of it, and the rows after it.
+    of it, and the rows after it. `suspects` are records that ran when a session ended; None: there are none, so all
+    rows are one range.
     """
     inside = [at for at, (position, _) in enumerate(rows) if suspects and suspects.first <= position <= suspects.last]
     if not inside:

@@ -29,7 +29,7 @@ def encoded(*fields: Field) -> bytes:
 
 
 def _value(kind: int, value: Any) -> bytes:
-    """Encode a value of this type."""
+    """Encode a value of the type `kind`. That of a list is a pair: the type of its elements, and the elements."""
     if kind in (I32, I64):
         return varint(value << 1 ^ value >> 63)
     if kind == BINARY:

@@ -52,7 +52,11 @@ class FileMove:
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One commit. `token` is the name of the writer's staging area. It is unique, so a writer recognizes its own entry
-    by it."""
+    by it.
+
+    `writers` has the marks of every writer after this commit. `batch_id`, `writer`, `at` (the time) and `rows` are only
+    for people.
+    """
 
     number: int
     token: str

@@ -72,7 +72,7 @@ class Names:
 
 
 def path_of(number: int, kind: str = ENTRY) -> str:
-    """Return the path of a file of the ledger, within the sink."""
+    """Return the path of the ledger's file of this number and kind, within the sink."""
     return f"{LEDGER}/{number:0{NUMBER_DIGITS}d}.{kind}"
 
 

@@ -127,7 +127,9 @@ class ChildConnection:
         self.send(link.CUT, {})
 
     def commit(self, number: int) -> None:
-        """Tell the child that all its pages up to this one are in the sinks."""
+        """Tell the child that all its pages up to page `number` are in the sinks, and forget these pages. Say nothing
+        if none of them was waiting.
+        """
         reached: Offer | None = None
         while self.waiting and self.waiting[0].number <= number:
             reached = self.waiting.popleft()

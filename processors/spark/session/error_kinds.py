@@ -25,7 +25,7 @@ class ErrorKind(Enum):
 
 
 class Cause(NamedTuple):
-    """One exception of a chain of causes: its class, its superclasses, and the values of its fields."""
+    """One exception of a chain of causes: the names of its class and superclasses, and the values of its fields."""
 
     names: tuple[str, ...]
     state: str = ""

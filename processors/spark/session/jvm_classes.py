@@ -34,7 +34,9 @@ SOURCES = Path(__file__).parent
 
 
 def log_settings(theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that make Delta use our log store, for each scheme for which the user has named no log store."""
+    """Return settings that make Delta use our log store, for each scheme for which the user's settings (`theirs`) name
+    no log store.
+    """
     return {key: CLASS for key in map(KEY.format, SCHEMES) if key not in theirs}
 
 

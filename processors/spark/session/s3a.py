@@ -61,7 +61,9 @@ def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]
 
 
 def _packages(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that add the packages of S3A; none if the user names such packages. Raises SessionError."""
+    """Return settings that add the packages of S3A for this version of `hadoop`; none if the user's settings (`theirs`)
+    name such packages. Raises SessionError if the version is not known here.
+    """
     if any("hadoop-aws" in theirs.get(key, "") for key in (PACKAGES, *JARS)):
         return {}
     sdk = SDK_OF.get(hadoop or "")
