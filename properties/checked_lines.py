@@ -175,7 +175,7 @@ def default_text(key: Key) -> str:
 
 
 def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
-    """Warn of names that are not dimensions."""
+    """Warn of names in the value of a key that are not dimensions of metrics."""
     assert isinstance(value, tuple)
     unknown = [name for name in value if name not in _DIMENSIONS]
     if not unknown:

@@ -58,7 +58,9 @@ def problems(
 
 
 def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the problems of one catalog."""
+    """Yield the problems of one catalog. `given` has its properties, `prefix` the key before them; `conf` has the other
+    settings of Spark.
+    """
     if f"spark.sql.catalog.{catalog}" in conf:
         yield prefix, f"and mld.spark.conf.spark.sql.catalog.{catalog} are the same catalog", "keep one of them"
     kind = given.get("type", "")

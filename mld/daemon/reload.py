@@ -135,7 +135,10 @@ class Reloader:
         return loaded, self._options.read()
 
     def _take(self, loaded: LoadedConfiguration, levels: LogbackLevels | LogbackError | None) -> Reload:
-        """Apply the keys that may change at once."""
+        """Apply the keys of a file that was read again, as far as they may change at once, and log all changes.
+        `levels` are those of the Logback file, if there is one. Return which changes were taken, and which wait for a
+        restart.
+        """
         self._options.scrub.hide(loaded.secrets)
         self._log_new(loaded.remarks)
         changes = changes_between(self.running, loaded)

@@ -177,7 +177,7 @@ class LeaseTaker:
             self._takes.untaken.note(self._refused)
 
     def _count(self, plan: TakePlan, scan: TableScan) -> None:
-        """Report the figures of a pass to the metrics."""
+        """Report the figures of a pass to the metrics; those of the whole table only if this worker leads."""
         takes, table = self._takes, self._worker.table
         takes.total.note(len(scan.leases))
         takes.workers.note(plan.workers)

@@ -190,7 +190,9 @@ class Kinesis:
             stream.gone_s = now + self.delays.delete_s
 
     def set_retention(self, ref: str, hours: int, *, increase: bool, now: float) -> None:
-        """Change the retention period of a stream."""
+        """Change the retention period of a stream: IncreaseStreamRetentionPeriod if `increase`, else
+        DecreaseStreamRetentionPeriod. Raises KinesisError if it would change the other way.
+        """
         stream = self.settled_stream(ref, now)
         if not 24 <= hours <= RETENTION_H_MAX:
             raise invalid(f"Retention period must be between 24 and {RETENTION_H_MAX} hours; requested: {hours} hours.")

@@ -55,6 +55,9 @@ class ShardLog:
         return self._arrivals[-1] if self._arrivals else float("-inf")
 
     def append(self, number: int, arrival: float, size_bytes: int, fragment: bytes) -> None:
+        """Add a record: its sequence number, arrival, size, and JSON text (`fragment`). Numbers must rise, and arrivals
+        must not fall.
+        """
         assert not self._numbers or (number > self._numbers[-1] and arrival >= self._arrivals[-1])
         self._totals.append((self._totals[-1] if self._totals else self._base_bytes) + size_bytes)
         self._numbers.append(number)

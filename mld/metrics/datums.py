@@ -227,7 +227,7 @@ def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
 
 
 def request_of(namespace: str, datums: Iterable[Datum]) -> Steps[dict[str, object]]:
-    """Return the parameters of PutMetricData."""
+    """Return the parameters of PutMetricData, made in steps; each datum becomes one set of statistics."""
     data = []
     for number, one in enumerate(datums, start=1):
         data.append(

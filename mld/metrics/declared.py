@@ -1,4 +1,6 @@
-"""Finds the metrics and instruments that the fields and methods of a dataclass declare (see `declaring`)."""
+"""Finds the metrics and instruments that the fields and methods of a dataclass declare (see `declaring`), for the
+Prometheus page and for CloudWatch.
+"""
 
 from __future__ import annotations
 

@@ -114,7 +114,9 @@ class EventBuffer:
         lines: Sequence[str] = (),
         ago_s: float = 0.0,
     ) -> None:
-        """Add an event that happened `ago_s` seconds ago."""
+        """Add an event that happened `ago_s` seconds ago, for the history in the lease table. Moves to one worker with
+        the same text are kept together; there are at most `BUFFERED_MAX` of these groups.
+        """
         event = Event(kind, text, shard, worker, int(self.wall() - ago_s), tuple(lines)[-LINES_MAX:])
         if kind is not EventKind.MOVED:
             self._events.append(event)

@@ -1,4 +1,6 @@
-"""Finds the endpoint to which a client of AWS sends its calls, and tries to reach it (or the proxy before it)."""
+"""For `mld doctor`: finds the endpoint to which a client of AWS sends its calls, and tries to reach it (or the proxy
+before it).
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,9 @@ def key_hint(access_key: str | None) -> str:
 
 
 def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> Iterator[Diagnosis]:
-    """Yield findings from the answer of DescribeStreamSummary."""
+    """Yield findings from `summary`, the answer of DescribeStreamSummary. `by_fan_out`: the settings ask for enhanced
+    fan-out.
+    """
     name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
     hours = summary.get("RetentionPeriodHours")
     words = f"{name} is {status}, {summary.get('OpenShardCount', '?')} open shards, records are kept {hours} h"

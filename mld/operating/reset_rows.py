@@ -1,4 +1,6 @@
-"""Computes the lease rows with which an application, or one of its shards, starts at another place. Pure."""
+"""Computes the lease rows with which an application, or one of its shards, starts at another place, for `mld reset` and
+`mld restore`. Pure.
+"""
 
 from __future__ import annotations
 

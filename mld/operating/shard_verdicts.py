@@ -1,4 +1,4 @@
-"""The kinds of faults of single open shards; the shard's verdict decides which one it has. Pure."""
+"""The kinds of faults of single open shards, for `verdicts`; the shard's verdict decides which one it has. Pure."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def _parked(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     "a-shard-is-failing",
 )
 def _failing(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return why the shard's processor fails, and the command to go on with."""
     why = _because(shard, "its record processor fails")
     if shard.failing is not None and not shard.failing.attempts:  # it fails without a batch, so no record is to blame
         return why, "mld conformance -- COMMAND"

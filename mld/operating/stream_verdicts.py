@@ -1,4 +1,6 @@
-"""The kinds of faults that show if the rows of the lease table are compared with the shards of the stream. Pure."""
+"""The kinds of faults that show if the rows of the lease table are compared with the shards of the stream, for
+`verdicts`. Pure.
+"""
 
 from __future__ import annotations
 

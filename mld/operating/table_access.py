@@ -66,7 +66,9 @@ async def carry_out(
 
 
 async def write_change(change: Change, table: LeaseTable, clock: Clock) -> Outcome:
-    """Send one change, and return its outcome."""
+    """Send one change, repeat it while the table is throttled, and return its outcome. Raises nothing for an error of
+    the table: the outcome is then REFUSED, or UNKNOWN if the change may have been written.
+    """
     pause_s = THROTTLED_PAUSE_S
     for attempt in range(1, THROTTLED_TRIES_MAX + 1):
         try:

@@ -1,4 +1,6 @@
-"""The kinds of faults that the rows of the lease table show without a comparison with the stream. Pure."""
+"""The kinds of faults that the rows of the lease table show without a comparison with the stream, for `verdicts`.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -135,6 +137,7 @@ def _applications(seen: FleetSight) -> Iterator[Found]:
     hold_s=UNEVEN_HOLD_S,
 )
 def _uneven(seen: FleetSight) -> Iterator[Found]:
+    """Find machines whose workers hold uneven numbers of leases."""
     for workers in () if seen.fleet is None else seen.fleet.uneven:
         counts = ", ".join(f"{one.worker} {one.leases}" for one in workers[:NAMED_MAX])
         remedy = f"a leader of mld evens it out within seconds; under another one: {seen.command('move')}"

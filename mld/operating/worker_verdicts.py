@@ -189,6 +189,7 @@ def _budget_spent(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _left_behind(seen: FleetSight) -> Iterator[Found]:
+    """Find that this worker, set to stay in 2.x, takes no leases, because the fleet has gone on to 3.x."""
     if seen.own is not None and seen.own.left_behind is not None:
         words = f"it takes no leases: the fleet has gone on to {seen.own.left_behind}, and it is set to stay in 2.x"
         remedy = "start it again with another clientVersionConfig, or without"
@@ -222,6 +223,7 @@ def _blind(seen: FleetSight) -> Iterator[Found]:
     ends=False,
 )
 def _lost(seen: FleetSight) -> Iterator[Found]:
+    """Find the records that this worker's shards have lost."""
     if seen.own is not None:
         remedy = f"get it from its source ({seen.command('events')} has all losses), and keep records for longer"
         lost = {key: f"lost {words}" for key, words in seen.own.lost.items()}

@@ -414,7 +414,7 @@ def _tag(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _number(data: Payload, position: int, end: int) -> tuple[int, int]:
-    """Return the number at `position`, and where it ends."""
+    """Return the number at `position`, and where it ends. Raises MalformedAggregateError if it goes beyond `end`."""
     number = data[position]
     position += 1
     if number >= 0x80:
@@ -437,7 +437,9 @@ def _varint(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]:
-    """Return where the content of a field begins and ends. Its length is at `position`."""
+    """Return where the content of a field begins and ends. Its length is at `position`. Raises MalformedAggregateError
+    if it goes beyond `end`.
+    """
     length = data[position]
     position += 1
     if length >= 0x80:

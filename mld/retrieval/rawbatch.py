@@ -214,7 +214,7 @@ def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
 
 
 def _decoded(text: bytes, start: int, end: int) -> Steps[bytes | bytearray]:
-    """Return the bytes of base64 text, decoded in steps."""
+    """Return the bytes of the base64 in `text` from `start` to `end`, decoded in steps."""
     if end - start <= DECODED_PER_STEP_CHARS:
         return a2b_base64(text[start:end])
     data = bytearray()  # it grows in place; to join the parts at the end would be a single step of milliseconds

@@ -33,7 +33,7 @@ def in_pieces(
 
 
 def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[str]:
-    """Yield the JSON of the document in pieces."""
+    """Yield the JSON of a document in pieces: the fields of `head`, then the `lists` by their names."""
     compact = json.JSONEncoder(separators=(",", ":")).encode
     yield compact(head)[:-1]
     for name, ones in lists.items():

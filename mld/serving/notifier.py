@@ -115,6 +115,7 @@ class Notifier:
             book.note(post)
 
     async def _store(self, book: AlertBook) -> None:
+        """Store which alerts are raised, so that another worker knows them; a failure is only logged."""
         try:
             await self.table.set_alerts(book.posted)
         except Exception as error:

@@ -94,7 +94,9 @@ class SparkSettings:
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
-    """Read and check the file. Raises SettingsError."""
+    """Read and check the properties file, together with the overrides, for a child or a session host. Raises
+    SettingsError, which names all problems at once.
+    """
     try:
         entries, _ = entries_of(file)
     except ConfigurationError as error:

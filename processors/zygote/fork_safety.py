@@ -1,4 +1,6 @@
-"""Decides whether a process may be forked: not if it has threads, children, or open sockets or pipes."""
+"""Decides for the fork server whether its process may be forked: not if it has threads, children, or open sockets or
+pipes.
+"""
 
 from __future__ import annotations
 

@@ -415,7 +415,9 @@ def _double_text(value: float) -> str:
 
 
 def _number(value: Mapping[str, Any], name: str) -> Decimal:
-    """Return a finite number of bounded size. Raises CorruptReportError."""
+    """Return a finite number of bounded size from an attribute value; `name` is for the error. Raises
+    CorruptReportError.
+    """
     try:
         number = Decimal(value["N"])
     except (KeyError, TypeError, InvalidOperation):

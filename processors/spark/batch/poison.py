@@ -230,8 +230,8 @@ class PoisonSearch:
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
         """Commit all records of a shard that can be committed, by halving the rows again and again. Return the reason
-        if the shard has to stop, else None: more than `in_a_row_max` records in a row fail, or the number of attempts
-        has reached `until`.
+        if the shard has to stop, else None. Reasons are, for example, that more than `in_a_row_max` records in a row
+        fail, or that the number of attempts has reached `until`.
         """
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())

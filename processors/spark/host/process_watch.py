@@ -11,7 +11,7 @@ WATCH_POLL_S = 0.5
 
 
 def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
-    """Call `ended` when the process ends."""
+    """Call `ended` on the loop when the process `pid` ends; at once if there is none."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

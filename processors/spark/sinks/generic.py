@@ -35,7 +35,7 @@ class GenericSink:
         return self._marks
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        """Write the frame, and advance the marks in memory."""
+        """Write the frame (None: no rows), and advance the marks to the ends of `batch`, in memory only."""
         rows = 0
         if frame is not None:
             stage("staging")

@@ -1,4 +1,4 @@
-"""Reads the files of a dead letter, grouped by the commits that wrote them."""
+"""Reads the files of a dead letter, grouped by the commits that wrote them, to replay its letters."""
 
 from __future__ import annotations
 
