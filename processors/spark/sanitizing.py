@@ -23,12 +23,7 @@ LINE_CHARS_MAX, TEXT_CHARS_MAX = 8 * 1024, 1 << 20
 def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
     """Return a function that turns any text into one line without secrets, of a bounded length."""
     scrub = Scrubber((*secrets, *secrets_of_environment(env)))
-
-    def fit(text: str) -> str:
-        fitted = printable(scrub(text[:TEXT_CHARS_MAX]))
-        return fitted if len(fitted) <= LINE_CHARS_MAX else f"{fitted[:LINE_CHARS_MAX]}… {len(text)} characters"
-
-    return fit
+    return lambda text: printable(scrub(text[:TEXT_CHARS_MAX]))[:LINE_CHARS_MAX]
 
 
 class SanitizedLines(logging.Formatter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 
-from mld.processors.spark.commit.ledger_files import ENTRIES_SWEPT_FROM
+from mld.processors.spark.commit.ledger_files import ENTRIES_SWEPT_FROM, path_of
 from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
@@ -138,6 +139,18 @@ def test_a_shard_that_somebody_else_has_written_is_fenced_before_the_job(make, s
     with pytest.raises(Fenced) as fenced:
         one.publish(spark.range(1).selectExpr("raise_error('never run') AS id"), step(1), "b")
     assert fenced.value.moved == {SHARD: RecordPosition(1)}
+
+
+@pytest.mark.parametrize("kind", ["array<", "array<" * 5_000, "\x1b[31m", "", "`", "void>, x STRUCT<y"])
+def test_a_type_that_somebody_has_written_into_the_ledger_is_refused(kind, make, spark, tmp_path):
+    sink = make()
+    sink.open()
+    sink.publish(spark.range(1), step(1), "b")
+    entry = tmp_path / "out" / path_of(1)
+    value = json.loads(entry.read_text())
+    entry.write_text(json.dumps({**value, "columns": [["id", kind]]}))
+    with pytest.raises(SinkRefused, match=r"sink out: (a type of a column in its ledger is none|its column id is)"):
+        make().publish(spark.range(1), step(2), "b")
 
 
 def test_files_whose_ledger_was_removed_are_refused(make, spark, tmp_path):

@@ -183,6 +183,6 @@ def _encoded(spans: Spans) -> list[list[Any]]:
 def _decoded(kept: Any) -> dict[StreamShard, RunningSpan]:
     at = RecordPosition.decode
     return {
-        StreamShard(str(stream), str(shard)): RunningSpan(at(a), at(b), int(ends), int(alone), well, others, int(tried))
-        for stream, shard, a, b, ends, alone, well, others, tried in kept
+        StreamShard(str(stream), str(shard)): RunningSpan(at(a), at(b), *map(int, ends))  # type: ignore[arg-type]
+        for stream, shard, a, b, *ends in kept
     }

@@ -34,6 +34,8 @@ VERSION = 3
 """The version of the format, unchanged since mld 0.2.0. Entries of mld 0.1 do not record which writer their marks
 belong to, and are refused.
 """
+NUMBER_MAX = 10**18
+"""Greater than any number: tables keep it in 64 bits, and a mark for dead letters has it, too."""
 NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
 """Marks that belong to no writer. There are none any more, but mld 0.2.0 needs the key in an entry."""
 _TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")
@@ -149,7 +151,7 @@ def _check_version(value: Mapping[str, Any], where: str) -> None:
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < NUMBER_MAX:
         raise ValueError(f"no number of an entry: {value!r}")
     return value
 

@@ -28,6 +28,7 @@ from mld.processors.spark.commit.ledger import Columns, FileMove, LedgerEntry
 from mld.processors.spark.commit.ledger_files import HOME, commit_of, published_name
 from mld.processors.spark.commit.store import Store, failures
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.sentences import first_line
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
 from mld.processors.spark.sinks.columns import SinkColumns, fitted, of_ledger, to_ledger
@@ -185,7 +186,11 @@ class FileSink(AdmittedSink):
             if column.startswith(("_", ".")):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
         columns = head.columns if head else ()
-        had = of_ledger(columns, frame.schema)
+        try:
+            had = of_ledger(columns, frame.schema)
+        except Exception as error:  # the texts of types may be anything
+            what = f"sink {self.name}: a type of a column in its ledger is none: {first_line(error)}"
+            raise SinkRefused(f"{what}; restore {HOME}, or use a new directory") from error
         whole = self._columns.grown(had, frame.schema)
         if self._spec.format in BY_PLACE and had.fields and not len(had) == len(whole) == len(frame.columns):
             raise SinkRefused(

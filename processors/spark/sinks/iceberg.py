@@ -141,12 +141,10 @@ class IcebergSink(LakeSink):
         if (self._property(DELETES) or "").lower() != "true":
             return
         home = self._metadata.metadataFileLocation().rpartition("/")[0]
-        for file in (one.file() for one in self._metadata.previousFiles()):
-            if file.rpartition("/")[0] != home:
-                raise SinkRefused(
-                    f"sink {self.name}: by {DELETES} a commit may delete {file}, which is not in {home}: ALTER TABLE "
-                    f"{self._target} SET TBLPROPERTIES ('{DELETES}' = 'false')"
-                )
+        files = (one.file() for one in self._metadata.previousFiles())
+        if others := [file for file in files if file.rpartition("/")[0] != home]:
+            what = f"sink {self.name}: by {DELETES} a commit may delete {others[0]}, which is not in {home}"
+            raise SinkRefused(f"{what}: ALTER TABLE {self._target} SET TBLPROPERTIES ('{DELETES}' = 'false')")
 
     def _note(self) -> str | None:
         """Return the first note, going from the current snapshot back through its parents. Return EXPIRED if a parent

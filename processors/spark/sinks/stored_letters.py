@@ -43,4 +43,4 @@ class StoredLetters:
                 self._store.create(IDENTITY_FILE, fresh.encode(), draft)  # if another process was faster, its id stays
                 self._store.remove(draft)
                 self._store.sync("")
-            return self._store.read(IDENTITY_FILE).decode()
+            return self._store.read(IDENTITY_FILE)[:64].decode("ascii", "replace")

@@ -73,6 +73,7 @@ def test_an_entry_of_a_state_before_the_first_release_is_refused_by_its_version(
         lambda text: text.replace('"unclaimed":{', '"unclaimed":{"marks":[],"x":{'),
         lambda text: text.replace('"number":1', '"number":-1'),
         lambda text: text.replace('"number":1', '"number":true'),
+        lambda text: text.replace('"number":1', '"number":1000000000000000000'),
         lambda text: text.replace('"x"', '"../x"'),
         lambda text: text.replace('"x"', '"/x"'),
         lambda text: text.replace('"token":"t",', ""),

@@ -279,6 +279,14 @@ def test_the_settings_of_a_replay_have_the_identity_of_the_daemon_s_marks(tmp_pa
     assert settings_of(str(file), {}).writer == WriterIdentity("app", "main", "s", "s-1")
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"a" * 5_000])
+def test_an_identity_that_somebody_has_changed_is_another_one(tmp_path, content):
+    """As after the file was removed: the letters are replayed again."""
+    (tmp_path / "_mld_replay").write_bytes(content)
+    found = StoredLetters(PosixStore(tmp_path)).identity()
+    assert found == StoredLetters(PosixStore(tmp_path)).identity() and len(found) <= 64
+
+
 def test_letters_in_a_bucket_are_found_by_their_commits_and_have_an_identity():
     bucket = BucketInMemory()
     objects = MemoryObjects(bucket)

@@ -99,7 +99,6 @@ def test_fit_makes_one_line():
 def test_no_line_is_longer_than_a_bound_whatever_things_in_a_sink_are_called():
     fit = sanitizer_of([SECRET], {})
     for text in ("x" * 50_000_000, "\x1b" * 5_000, ", ".join(f"column {n}\n" for n in range(10_000))):
-        assert len(fit(text)) < LINE_CHARS_MAX + 40
-        assert fit(text).endswith(f"… {len(text)} characters") and fit(text).isprintable()
+        assert len(fit(text)) == LINE_CHARS_MAX and fit(text).isprintable()
     assert SECRET[:6] not in fit(f"{'x' * (LINE_CHARS_MAX - 6)}{SECRET}")
     assert fit("x" * LINE_CHARS_MAX) == "x" * LINE_CHARS_MAX
