@@ -329,6 +329,7 @@ def _fan_out(derivation: Derivation) -> None:
 
 
 def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
+    """Remark of each of these keys that the file sets: it is not used, and `why`."""
     for name in names:
         if name in derivation.given:
             derivation.say(Level.INFO, name, f"is not used: {why}")

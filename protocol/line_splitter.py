@@ -54,6 +54,7 @@ class LineSplitter:
         return [self._take()] if self._pending else []
 
     def _keep(self, part: bytes) -> None:
+        """Add bytes to the unfinished line; what exceeds the limit is dropped."""
         room = self._line_bytes_max - len(self._pending)
         self._pending += part[: max(room, 0)]
 

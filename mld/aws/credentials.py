@@ -81,7 +81,9 @@ class CredentialsResolver:
         self._region_name = region_name
 
     def resolve(self, chain: CredentialsChain) -> ResolvedCredentials:
-        """Ask the providers of `chain` in order. Raises CredentialsUnavailableError naming each that failed."""
+        """Ask the providers of `chain` in order, and return the credentials of the first that has some. Raises
+        CredentialsUnavailableError naming each that failed.
+        """
         failures = []
         for provider in chain.providers:
             if provider.kind is ProviderKind.ANONYMOUS:

@@ -216,8 +216,8 @@ class Processor:
     async def _exchange(
         self, action: ActionName, line: Iterable[bytes], wanted: Wanted, written: Written, holds: Holds = dict
     ) -> None:
-        """Write the line of an action to the child and wait for its status, unless `wanted` returns False. Raises
-        ProcessorError.
+        """Write the line of an action to the child and wait for its status, unless `wanted` returns False. The
+        callbacks are described in `ports`. Raises ProcessorError.
         """
         self._overdue.begin(action.value, holds)
         try:

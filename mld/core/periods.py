@@ -53,7 +53,7 @@ def slow_period_s(leases: int, lease_duration_s: float) -> float:
 
 
 def part_count(leases: int) -> int:
-    """Return into how many parts a table with `leases` rows is divided; a power of two."""
+    """Return into how many parts the failover watchers divide a table with `leases` rows; a power of two."""
     if leases <= 2 * PART_LEASES:
         return 1
     return 1 << math.ceil(math.log2(leases / PART_LEASES))

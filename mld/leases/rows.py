@@ -342,8 +342,8 @@ def _hash_range(row: Row) -> HashRange | None:
 
 @lru_cache(maxsize=RANGES_KEPT_MAX)
 def _range_of(first: str, last: str) -> HashRange:
-    """Return the range of hash keys. The result is cached, because a lease never changes its range, and every scan and
-    renewal reads it.
+    """Return the range of hash keys from the texts of its first and last key. Raises ValueError. The result is cached,
+    because a lease never changes its range, and every scan and renewal reads it.
     """
     if not all(text.isascii() and text.isdigit() for text in (first, last)):
         raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")

@@ -273,7 +273,9 @@ class LeaseTaker:
         return None
 
     def _settle(self, lease: Lease, answer: Lease | Refusal, sent_at: float, is_steal: bool) -> str | None:
-        """Note the answer to a take, and hold the lease if it is ours; return its key if we hold it now."""
+        """Note the answer to a take, and hold the lease if it is ours; return its key if we hold it now, else None.
+        `sent_at` is the time from which the lease is valid.
+        """
         if isinstance(answer, Refusal):
             self._refused += 1
             self._refused_in_a_row += 1

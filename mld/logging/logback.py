@@ -96,7 +96,9 @@ class _Reading:
         return LogbackLevels(self._levels, tuple(ignored))
 
     def take(self, element: Element) -> None:
-        """Read one element of the file."""
+        """Take what counts from one element of the file: the value of a variable, or the level of a logger. Note as
+        ignored what names another file or a condition; leave out any other element, such as an appender.
+        """
         match _tag(element):
             case "property" | "variable" if (name := element.get("name")) is not None:
                 self._variables[name] = self._filled(element.get("value", element.text or ""))

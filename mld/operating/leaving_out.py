@@ -153,6 +153,7 @@ def _place(record: FramedRecord) -> Position:
 
 
 def _short(record: FramedRecord) -> str:
+    """Return a line for the plan: position, arrival and size of a record."""
     arrived = datetime.fromtimestamp(arrival_ms(record) / 1000, UTC)
     sub = f"/{record.sub}" if record.sub else ""
     return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"

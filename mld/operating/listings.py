@@ -42,7 +42,9 @@ def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listi
 def _shards_listing(
     names: str, status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault]
 ) -> Listing:
-    """Return the listing of shards, the worst first. Faults of shards that are not listed follow as lines below it."""
+    """Return the listing of shards, the worst first. `names` are its columns, as `listing_of` takes them; each has a
+    cell in `_SHARD_CELLS`. Faults of shards that are not listed follow as lines below it.
+    """
     cells = [_SHARD_CELLS[name] for name in names.split(", ") if name != "note"]
     remedies = {fault.shard: fault.remedy for fault in faults}
     rows = ((*(cell(shard) for cell in cells), note(shard, remedies.get(shard.key))) for shard in worst_first(shards))

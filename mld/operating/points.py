@@ -79,7 +79,9 @@ def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KIND
 
 
 def _point(text: str, now_s: float, kinds: Collection[PointKind]) -> Point:
-    """Return the place in a stream that the text names. Raises PointError."""
+    """Return the place in a stream that the text names. Raises PointError, whose message names the `kinds` of places
+    that the caller accepts; the caller checks the result against them.
+    """
     name = text.lower().replace("_", "-")
     if name in ("trim-horizon", "latest", "checkpoint"):
         return Point(PointKind(name))
@@ -130,7 +132,9 @@ def _epoch_or_ago_s(text: str, now_s: float) -> float | None:
 
 
 def _iso_s(text: str, kinds: Collection[PointKind]) -> float:
-    """Return the epoch seconds of an ISO time with a zone. Raises PointError."""
+    """Return the epoch seconds of an ISO time with a zone. Raises PointError, which offers the forms of `kinds` if the
+    text is no time at all.
+    """
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -106,6 +106,7 @@ def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
 
 
 def _within(row: Row, key: str) -> Row:
+    """Return a row of a table of several streams as a row of a table of one stream, under this key."""
     own = {name: value for name, value in row.items() if name not in (rows.STREAM, rows.SHARD)}
     return own | {rows.KEY: {"S": key}}
 

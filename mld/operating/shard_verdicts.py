@@ -32,6 +32,7 @@ def _joined(words: str, why: str | None) -> str:
     alert="MldLeasesWithoutOwner",
 )
 def _stopped(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return why nothing is read, which is that nobody owns the shard, and the command to go on with."""
     has_living = seen.fleet is not None and any(one.is_alive is not False for one in seen.fleet.workers)
     return _because(shard, "nobody owns it"), seen.command("workers" if has_living else "run")
 

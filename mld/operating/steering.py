@@ -79,6 +79,7 @@ def plan_drain(
     fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
 ) -> ActPlan:
     """Plan to mark a worker as drained, so that other workers get leases before it, and to move its leases to them.
+    `words` is the note for its report, which is in `report_place`.
 
     Raises ActRefusedError.
     """
@@ -111,7 +112,9 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
 
 
 def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Plan to mark a shard as paused, so that its holder delivers no more records. Raises ActRefusedError."""
+    """Plan to mark a shard as paused, so that its holder delivers no more records. `words` is the note for the row.
+    Raises ActRefusedError.
+    """
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
@@ -131,7 +134,9 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
 
 
 def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Plan to ask the holder of a shard's lease to kill the child and start a new one. Raises ActRefusedError."""
+    """Plan to ask the holder of a shard's lease to kill the child and start a new one. `words`, the note for the row,
+    make this request different from earlier ones. Raises ActRefusedError.
+    """
     view = _open_shard(fleet, shard)
     if view.owner is None:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
@@ -296,6 +301,8 @@ def _title(verb: str, leases: Sequence[Lease]) -> str:
 
 
 def _change_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
-    """Return a change of a worker's report. The write is refused if there is no report."""
+    """Return a change of a worker's report, which `words` describe in the plan. The write is refused if there is no
+    report, or if `condition` does not hold.
+    """
     write = writes.yes_or_no("drain", name, Condition.present(reports.UPDATED_AT), condition, **more)
     return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

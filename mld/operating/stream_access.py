@@ -167,6 +167,7 @@ class SpanReader:
         raise StreamUnavailableError(f"shard {self._shard_id}: {EMPTY_PAGES_MAX} empty pages in a row")
 
     def _point(self) -> StartingPoint:
+        """Return where a new iterator starts: after the last record that was read, else where the reader starts."""
         if self._last_sequence is None:
             return self._start
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=self._last_sequence)

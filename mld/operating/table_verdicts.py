@@ -40,6 +40,7 @@ UNEVEN_HOLD_S = 600.0
     hides=("empty", "nothing-open"),
 )
 def _corrupt(seen: FleetSight) -> Iterator[Found]:
+    """Find rows that cannot be read."""
     for key, why in seen.corrupt.items():
         remedy = f"{seen.command('export')} saves all rows; then repair or delete this one"
         yield Found(key, f"the row cannot be read: {why}", remedy, shard=key, stream=seen.label_of(key))
@@ -153,6 +154,7 @@ def _uneven(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
 )
 def _empty(seen: FleetSight) -> Iterator[Found]:
+    """Find a table without a lease."""
     if _rows_of(seen) == (0, 0):
         yield Found("lease table", "it has no lease: nothing is read", seen.starts())
 

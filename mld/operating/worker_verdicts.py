@@ -36,6 +36,7 @@ SLOW_REMEDIES = {
     is_own=True,
 )
 def _hung(seen: FleetSight) -> Iterator[Found]:
+    """Find loops of this worker that make no progress."""
     if seen.own is not None and seen.own.late:
         words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in seen.own.late)
         yield Found(seen.own.worker, f"no progress: {words}", "restart it", owner=seen.own.worker)
@@ -51,6 +52,7 @@ def _hung(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _config_refused(seen: FleetSight) -> Iterator[Found]:
+    """Find files that this worker has read again and could not use."""
     for file, why in {}.items() if seen.own is None else seen.own.refused.items():
         yield Found(file, refusal_words(why), seen.command("check"), owner=seen.own.worker if seen.own else None)
 
@@ -67,6 +69,7 @@ def _config_refused(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _restart_needed(seen: FleetSight) -> Iterator[Found]:
+    """Find changed keys that wait for a restart of this worker."""
     if seen.own is not None and seen.own.waiting:
         yield Found(seen.own.worker, restart_words(seen.own.waiting), "restart it when it suits", owner=seen.own.worker)
 
@@ -98,6 +101,7 @@ def _disk_low(seen: FleetSight) -> Iterator[Found]:
 
 
 def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
+    """Find directories of this worker that are full (`is_lost`), or soon will be (not `is_lost`)."""
     for disk in () if seen.own is None else seen.own.disks:
         if disk.is_lost is is_lost:
             yield Found(disk.place, disk.words, disk.remedy, owner=seen.own.worker if seen.own else None)
@@ -114,6 +118,7 @@ def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
     of_setup=False,
 )
 def _unreached(seen: FleetSight) -> Iterator[Found]:
+    """Find that the tables cannot be read, or that this worker cannot reach the lease table."""
     why = seen.unread or (None if seen.own is None else seen.own.unreached)
     if why is not None:
         yield Found("lease table", why, seen.command("doctor"))
@@ -129,6 +134,7 @@ def _unreached(seen: FleetSight) -> Iterator[Found]:
     hold_s=None,
 )
 def _throttled(seen: FleetSight) -> Iterator[Found]:
+    """Find that the lease table is throttled, as this worker sees it."""
     if seen.own is not None and seen.own.is_throttled:
         remedy = "set billing to PAY_PER_REQUEST, add capacity, or raise failoverTimeMillis"
         yield Found("lease table", "it is throttled, so a silent worker may be alive", remedy)
@@ -144,6 +150,7 @@ def _throttled(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _answers_late(seen: FleetSight) -> Iterator[Found]:
+    """Find services that answer this worker too slowly."""
     if seen.own is not None:
         for service, words in seen.own.slow.items():
             yield Found(service, words, SLOW_REMEDIES[service], owner=seen.own.worker)
@@ -159,6 +166,7 @@ def _answers_late(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
+    """Find shards of this worker whose subscription another reader takes over again and again."""
     if seen.own is not None:
         remedy = "give each application its own (fanoutConfig.consumerName or consumerArn)"
         yield from _of_shards(seen, seen.own.worker, seen.own.contested, remedy)
@@ -174,6 +182,7 @@ def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _budget_spent(seen: FleetSight) -> Iterator[Found]:
+    """Find shards of this worker whose records have used up a budget."""
     if seen.own is not None:
         remedy = "find out which producer puts such records: the log and schemaError of the records name them"
         yield from _of_shards(seen, seen.own.worker, seen.own.spent, remedy)
@@ -208,6 +217,7 @@ def _left_behind(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _blind(seen: FleetSight) -> Iterator[Found]:
+    """Find that this worker can read none of its shards, and why."""
     if seen.own is not None and seen.own.unread is not None:
         yield Found(seen.own.worker, seen.own.unread, seen.command("doctor"), owner=seen.own.worker)
 

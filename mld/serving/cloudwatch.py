@@ -132,6 +132,7 @@ def _is_refusal(error: MldError) -> bool:
 
 
 def _refused(error: MldError, count: int) -> MetricsError:
+    """Return the error for a request that failed: DENIED by IAM, or REFUSED, so that its `count` series are lost."""
     if isinstance(error, AwsError) and error.code in DENIED:
         return MetricsError("denied", f"{error}. Allow cloudwatch:PutMetricData, or take cloudwatch out of mld.metrics")
     return MetricsError("refused", f"{error}. {count} series are lost")

@@ -186,6 +186,7 @@ class ChildRelay:
             self._ask(*self._host.position)
 
     def _ask(self, sequence: str | None, sub: int | None) -> None:
+        """Send a checkpoint of this position (None: the end of the shard), and note that its reply is awaited."""
         self._asked = sequence, sub
         self._write({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub})
 

@@ -40,7 +40,9 @@ class SanitizedLines(logging.Formatter):
 
 
 def log_by(fit: Sanitizer) -> None:
-    """Log to standard error. PySpark's bridge Py4J logs only warnings and errors."""
+    """Send all log lines of this process to standard error, made fit by `fit`; of PySpark's bridge Py4J only warnings
+    and errors.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(SanitizedLines(fit))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

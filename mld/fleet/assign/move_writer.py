@@ -99,7 +99,9 @@ class MoveWriter:
 
 
 def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
-    """Return the write that carries out a move: a handoff if the move is graceful, else an assignment."""
+    """Return the write that carries out a move: a handoff if the move is graceful, else an assignment. The assignment
+    depends on the counter of the row if `counter_matters`, or if the owner is silent.
+    """
     if move.graceful:
         return writes.begin_handoff(move.lease, move.to_worker)
     if counter_matters or _is_from_silent(move):

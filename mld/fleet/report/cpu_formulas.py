@@ -84,7 +84,9 @@ def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> 
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Return the limit in `cpu.max` (v2: `max period` or `quota period`), in CPUs; None if there is none."""
+    """Return the limit in `cpu.max` (v2: `max period` or `quota period`), in CPUs; None if there is none. Raises
+    ValueError for any other text.
+    """
     words = text.split()
     if len(words) != 2:
         raise ValueError("cpu.max is not a pair")

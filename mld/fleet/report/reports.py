@@ -283,7 +283,9 @@ def own_report(
 
 
 def _ends_text(ends: Mapping[str, int]) -> str:
-    """Return the text of the attribute ENDS: the newest of these workers, as many as fit."""
+    """Return the text of the attribute ENDS: the newest of these workers, each with the time at which it was found
+    dead; as many as fit.
+    """
     newest = sorted(ends.items(), key=lambda end: end[1])[-ENDS_MAX:]
     while len(text := json.dumps(newest)) > ENDS_CHARACTERS_MAX:
         newest = newest[1:]
@@ -291,7 +293,9 @@ def _ends_text(ends: Mapping[str, int]) -> str:
 
 
 def _ends(text: str) -> dict[str, int]:
-    """Return the workers in a text of `_ends_text`. Raises ValueError or another error if the text is damaged."""
+    """Return the workers that were found dead, each with the time, from a text of `_ends_text`. Raises ValueError or
+    another error if the text is damaged.
+    """
     ends = {str(worker): int(at_s) for worker, at_s in json.loads(text)[:ENDS_MAX]}
     if not all(0 <= at_s <= FIGURE_MAX for at_s in ends.values()):
         raise ValueError("no times")

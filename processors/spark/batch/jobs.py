@@ -113,6 +113,7 @@ def _reasons(alone: Sequence[_FailingSlice]) -> dict[int, str]:
 
 
 def _are_small(pages: Sequence[Offer]) -> bool:
+    """Return whether these pages have so few records that one joined page is cheaper for Spark."""
     records_max = JOINED_RECORDS * (len(pages) - JOINED_FROM)
     return sum(page.records for page in pages) < records_max and sum(page.size for page in pages) < JOINED_BYTES_MAX
 

@@ -181,6 +181,7 @@ def _encoded(spans: Spans) -> list[list[Any]]:
 
 
 def _decoded(kept: Any) -> dict[StreamShard, RunningSpan]:
+    """Return the spans from the JSON of the file. Raises an error of any kind if it is damaged."""
     at = RecordPosition.decode
     return {
         StreamShard(str(stream), str(shard)): RunningSpan(at(a), at(b), *map(int, ends))  # type: ignore[arg-type]

@@ -213,6 +213,7 @@ class FileSink(AdmittedSink):
 
 
 def _moves(number: int, files: Sequence[str]) -> tuple[FileMove, ...]:
+    """Return the moves of the files of commit `number` from the staging area to their published names."""
     paths = map(PurePosixPath, files)
     return tuple(FileMove(f"{DATA}/{path}", str(path.with_name(published_name(number, path.name)))) for path in paths)
 
