@@ -50,7 +50,9 @@ def message_in(frame: Frame) -> Message:
 
 
 def message_of(frame: bytes) -> Message:
-    """Take a frame apart with botocore's parser. Raises as `message_in` does."""
+    """Take a frame apart with botocore's parser. Raises MessageError if it is damaged, and AwsError if it is of the
+    type "error".
+    """
     from botocore.eventstream import EventStreamBuffer, ParserError
 
     buffer = EventStreamBuffer()

@@ -144,7 +144,9 @@ class ShardConsumer:
     # --- activities --------------------------------------------------------------------------------------------------
 
     async def _wait_on_parents(self) -> ActivityOutcome:
-        """Wait until the parents of the shard are complete, then check the row."""
+        """Check the row if the parents of the shard are complete. Otherwise wait until a parent has changed, for
+        `parent_poll_s` at most; the outcome is then RETRY.
+        """
         if self._lease.is_complete:
             self._parts.care.ended(self._lease)
             return ActivityOutcome.ALREADY_COMPLETE
@@ -158,8 +160,8 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _look_at_row(self) -> ActivityOutcome:
-        """Compare the row with its shard. If the row cannot belong to the shard, park it: nothing may be read from its
-        position.
+        """Compare the row with its shard. If the row cannot belong to the shard, the outcome is ROW_ODD, which parks
+        it: nothing may be read from its position. If they cannot be compared now, it is DONE: the row counts as sound.
         """
         try:
             odd = await contained(self._parts.care.oddity(self._lease), "looking at a row", self.key)
@@ -172,7 +174,9 @@ class ShardConsumer:
         return ActivityOutcome.ROW_ODD
 
     async def _initialize(self) -> ActivityOutcome:
-        """Take the checkpoint from the row, and start the reader and, if none runs, the child."""
+        """Take the checkpoint from the row, and start the reader and, if none runs, the child. RETRY if the lease is
+        not held, or the stream refuses to be read.
+        """
         held = self._parts.keeper.held().get(self.key) if await self._is_ours() else None
         if held is None:
             return ActivityOutcome.RETRY
@@ -287,8 +291,8 @@ class ShardConsumer:
         return self._stopping.stop is None and await self._parts.keeper.until_held(self.key, self.token)
 
     async def _process(self) -> ActivityOutcome:
-        """Take the reader's next delivery and act on it: give its records to the child, or note the end of the
-        shard.
+        """Take the reader's next delivery and act on it: give its records to the child, or note the end of the shard.
+        DONE if there was no delivery because of a stop; CHILD_FAILED as soon as the child is gone.
         """
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
@@ -326,7 +330,7 @@ class ShardConsumer:
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
         """Give the child the records of a page that are new to it. During a search for a poison record they are given
-        in parts.
+        in parts. RETRY after a child was ended on the way (`_end_life`): the records come again.
         """
         range_ = self._lease.hash_range
         batch = await batch_of(page, self._delivered, range_, self._source, self._stopping, self._budgets)
@@ -353,8 +357,9 @@ class ShardConsumer:
     async def _hand_over(
         self, batch: ChildBatch, first: str | None, holding: Callable[[], dict[str, object]]
     ) -> ActivityOutcome:
-        """Give the child a batch and wait for its answer. `first` is a sequence number not after the batch's first
-        record; `holding` describes the batch for a warning.
+        """Give the child a batch, and wait for its answer unless there are several children. `first` is a sequence
+        number not after the batch's first record; `holding` describes the batch for a warning. DONE also if the batch
+        was not sent, because a stop was requested or the lease is lost.
         """
         assert self._processor is not None
         clock, before = self._parts.clock, self._delivered
@@ -410,7 +415,9 @@ class ShardConsumer:
         return bool(is_held)
 
     async def _end_shard(self) -> ActivityOutcome:
-        """Prepare the end of the shard, then send `shardEnded` to the child."""
+        """Wait until the child has answered everything, prepare the end of the shard, and send `shardEnded` to the
+        child. RETRY if the end cannot be prepared now, or if a stop was requested.
+        """
         assert self._processor is not None
         gone = self._processor.gone
         await self._stopping.unless(self._processor.until_answered(), gone)
@@ -439,9 +446,9 @@ class ShardConsumer:
         return await self._send_shard_ended()
 
     async def _doubt_end(self) -> ActivityOutcome:
-        """Read the end of the shard again. If it is still in doubt after some tries, ignore the children that it names,
-        so that they are looked up in the listing. If that does not help, release the lease: another worker may see
-        more.
+        """Pause, and have the end of the shard read again (END_DOUBTED). If it is still in doubt after some tries,
+        ignore the children that it names, so that they are looked up in the listing. If that does not help, release the
+        lease: another worker may see more.
         """
         if self._ends_doubted < ENDS_DOUBTED_MAX:
             delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
@@ -474,7 +481,7 @@ class ShardConsumer:
 
     async def _end_life(self) -> ActivityOutcome:
         """End the child before it gets a poison candidate, so that it checkpoints the records that it has. A new child
-        then begins with the candidate.
+        then begins with the candidate, after the outcome RETRY.
         """
         assert self._processor is not None
         try:
@@ -486,8 +493,8 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _back_off(self) -> ActivityOutcome:
-        """Decide what follows a failure of the child: give up, set a poison record aside, or pause before the next
-        start.
+        """Decide what follows a failure of the child: give up the shard (GAVE_UP), or set a poison record aside, or
+        pause before the next start (DONE).
         """
         await self._stop_reader()
         if self._failures.is_too_much:
@@ -501,6 +508,9 @@ class ShardConsumer:
     async def _judge_missing(self) -> ActivityOutcome:
         """Find out why the shard was not found: it has left retention, the stream is the wrong one, or the row belongs
         elsewhere. The reader keeps its place, so reading can go on afterwards.
+
+        SHARD_ENDED if it has left retention, DONE if it is listed after all, RETRY if that is not known; ROW_JUDGED if
+        nothing was read yet.
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
@@ -557,7 +567,8 @@ class ShardConsumer:
     async def _child_failed(
         self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """End the child that failed, or all children of the shard, and count the failure.
+        """End the child that failed, or all children of the shard, count the failure, and return CHILD_FAILED. A
+        failure that an operator's restart has caused is not counted.
 
         `batch` is what the child was working on, if anything; `before` is the position before that batch. Without
         `batch`, the records that several children had not answered count (`ShardProcessor.unanswered`), if there are
@@ -616,7 +627,9 @@ class ShardConsumer:
         await self._stop_reader()
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:
-        """Pause before the activity is tried again: `taskBackoffTimeMillis`, doubled with each consecutive retry."""
+        """Pause before the activity is tried again: `taskBackoffTimeMillis`, doubled with each consecutive retry, but
+        at most `delay_max_s`. Return RETRY.
+        """
         delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), delay_max_s)
         self._retries += 1
         await self._pause(delay_s)

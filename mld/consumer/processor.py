@@ -242,7 +242,9 @@ class Processor:
                 await settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
-        """Begin to write a line to the child's stdin, and copy it to the protocol trace if somebody listens."""
+        """Begin to write a line to the child's stdin, and copy it to the protocol trace if somebody listens. Return
+        None if the pipe has taken it at once, else a future (`ports.ChildProcess.begin_write`).
+        """
         return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _until_line_read(self) -> None:

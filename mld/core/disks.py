@@ -105,7 +105,9 @@ def _log_place() -> Iterator[DiskPlace]:
 
 
 def room_of(place: DiskPlace) -> DiskRoom:
-    """Look at a place and try to write there. If it does not exist yet, its closest existing parent is used."""
+    """Look at a place and try to write there; return how much room it has, or why it cannot be written. If it does not
+    exist yet, its closest existing parent is used.
+    """
     try:
         directory = next((one for one in (place.path, *place.path.parents) if one.exists()), Path("/"))
         found = os.statvfs(directory if place.descriptor is None else place.descriptor)

@@ -51,7 +51,9 @@ class LogOptions:
     """Values for the variables in the logback file."""
 
     def read(self) -> LogbackLevels | LogbackError | None:
-        """Read the logback file, if there is one; blocks."""
+        """Read the logback file again; blocks. Return its levels, or why it cannot be used; None if there is no
+        file.
+        """
         return logs.levels_again(self.file, self.env)
 
     def apply(self, settings: Settings, levels: LogbackLevels | LogbackError | None) -> None:

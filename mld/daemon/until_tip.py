@@ -102,8 +102,9 @@ class RunUntilTip:
         self._worker.request_stop()
 
     async def run(self, grace_s: float) -> bool:
-        """Run the worker until the tip, and return what `Worker.run` returns. Raises ConfigurationError if records that
-        arrive before the next run would be skipped.
+        """Run the worker until the tip. Return whether everything ended gracefully within `grace_s` seconds of the
+        stop; True if there was nothing to do. Raises ConfigurationError if records that arrive before the next run
+        would be skipped.
         """
         if await unless(self._stopped, self._is_left_to_others()):
             return True

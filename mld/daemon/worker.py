@@ -167,7 +167,9 @@ class Worker:
             return bool(await unless(self.signals.stop_asked, self._initialize_patiently()))
 
     async def _initialize_patiently(self) -> bool:
-        """Try to initialize, again after each failure of the table or a stream, up to 20 times. Raises StartupError."""
+        """Try to initialize, again after each failure of the table or a stream, up to 20 times. Return True. Raises
+        StartupError.
+        """
         fault = self.parts.metrics.worker.operations.renewer_start.fault
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
@@ -331,8 +333,8 @@ class Worker:
             await _cancel([leaving])
 
     async def _end_all(self, running: list[_Running], leaving: asyncio.Future[None], grace_s: float) -> bool:
-        """Ask all consumers to stop, kill children that take longer than `grace_s`, and release
-        the remaining leases.
+        """Ask all consumers to stop, kill children that take longer than `grace_s`, and release the remaining leases.
+        Return whether no child had to be killed.
         """
         for one in running:
             one.consumer.request_stop()

@@ -108,7 +108,7 @@ def _shown(lease: Lease) -> tuple[int, str | None, str | None]:
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
-    """Find the expired leases, in steps."""
+    """Return the keys of the expired leases, found in steps."""
     expired = []
     for number, lease in enumerate(leases):
         if observations.is_expired(lease, now):

@@ -239,8 +239,9 @@ class LeaseKeeper:
                     stored.exception()  # so that asyncio does not log it as never retrieved
 
     async def _store(self, holding: Holding, storing: Storing) -> Position:
-        """Send a checkpoint, repeatedly if necessary, until it is stored. Meanwhile a renewal may also send the
-        checkpoint, and be the first to store it.
+        """Send a checkpoint, repeatedly if necessary, until it is stored. Return the position that counts: this one, or
+        SHARD_END if the row had that already. Meanwhile a renewal may also send the checkpoint, and be the first to
+        store it.
         """
         attempt = 0
         while True:

@@ -170,7 +170,7 @@ class Auditor:
 
     async def _repair(self, scan: TableScan, findings: Findings, shards: tuple[Shard, ...]) -> bool:
         """Create missing rows by a sync with the listed shards. If a hole was seen in several audits, sync with a new
-        listing.
+        listing. Return whether the sync is complete.
         """
         counts = sightings(self._memory.sightings, findings.holes)
         self._memory.sightings = counts

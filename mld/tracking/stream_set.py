@@ -115,8 +115,8 @@ class TrackedStreams:
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """Go on after a failed sync, if the table has any leases: missing ones can be created later. Without leases
-        raise `error`, because the worker cannot start.
+        """Go on after a failed sync, if the table has any leases: missing ones can be created later. Return False: no
+        rows were created. Without leases raise `error`, because the worker cannot start.
         """
         if not scan.leases:
             raise error

@@ -65,7 +65,9 @@ class AdaptiveElection(LeaderDecider):
         return leads
 
     async def _leads_now(self) -> bool:
-        """Ask the current election. Its answer does not count if it was replaced or closed meanwhile."""
+        """Return whether the current election says that this worker leads. Its answer does not count if the election
+        was replaced or closed meanwhile.
+        """
         asked = self._current
         if self._is_ending() or not await asked.is_leader():
             return False

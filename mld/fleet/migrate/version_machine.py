@@ -210,7 +210,7 @@ class VersionMachine:
 
     async def start(self, on_state: OnState) -> ClientVersion:
         """Read the row, decide on a state, enter it, and only then write it, if the row differs. If the write is
-        refused, begin again.
+        refused, begin again. Return the state.
 
         Raises StartupError after `START_ATTEMPTS_MAX` failed attempts.
         """
@@ -367,8 +367,9 @@ class VersionMachine:
         return None, self.migration.routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
-        """Write the row where it was read; if there was none, create it in `place`. (Java updates it only in the place
-        where Java itself would create it, and otherwise changes nothing.)
+        """Write the row where it was read; if there was none, create it in `place`. Return False if another worker has
+        written it meanwhile. (Java updates it only in the place where Java itself would create it, and otherwise
+        changes nothing.)
         """
         now_ms = int(self.clock.wall() * 1000)
         if row is None:

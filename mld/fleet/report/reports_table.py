@@ -68,8 +68,8 @@ class ReportsTable:
         return found[0] if found else None
 
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
-        """Delete this worker's row, unless another process has written a later report under the same name. Raises
-        TableError.
+        """Delete this worker's row, unless another process has written a later report under the same name. Return
+        whether it was deleted. Raises TableError.
         """
         condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
         values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
@@ -77,7 +77,7 @@ class ReportsTable:
 
     async def delete_stale(self, report: WorkerReport) -> bool:
         """Delete the row from which `report` was read, unless the row was written since, or the worker was drained
-        since.
+        since. Return whether it was deleted.
 
         Raises TableError.
         """
