@@ -51,7 +51,9 @@ class Surprises:
 
 
 def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type[PortT]]:
-    """Make the public coroutines of a class that implements a port raise `kind` for every error that is not ours."""
+    """Return a decorator for a class that implements a port: its public coroutines raise `kind` for every error that is
+    not ours.
+    """
 
     surprises = Surprises()
 

@@ -259,6 +259,6 @@ class KeptCredentials(Credentials):
 
 
 def _text_of(known: _Kept) -> str:
-    """Return as text when the keys expire."""
+    """Return the time at which the keys expire, as text in UTC."""
     assert known.expiry_s is not None, "only these are renewed"
     return f"{datetime.fromtimestamp(known.expiry_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

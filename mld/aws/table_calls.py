@@ -99,7 +99,9 @@ class TableCalls:
         refusals: tuple[str, ...] = (),
         timeout_s: float | None = None,
     ) -> AsyncIterator[Sequence[Row]]:
-        """Yield the rows of a Scan or Query, page by page. Raises as `send` does."""
+        """Yield the rows of a Scan or Query, page by page. Raises RefusedError for the codes in `refusals`, else
+        TableError.
+        """
         while True:
             answer = await self.send(operation, params, refusals=refusals, timeout_s=timeout_s)
             yield answer.get("Items", ())

@@ -251,7 +251,7 @@ def _wish(verb: str, lease: Lease, conditions: tuple[Condition, ...], *sets: tup
 
 
 def create(lease: Lease) -> YesOrNo:
-    """Create a row if its key is free. Raises ValueError as `rows.new_row` does."""
+    """Create a row if its key is free. Raises ValueError for values that no new row may have (`rows.new_row`)."""
     return put("create", lease, rows.new_row(lease))
 
 

@@ -280,7 +280,7 @@ class Stream:
         self._starts = [s.hash_range.start for s in self._open]
 
     def _open_shard(self, hash_range: HashRange, at: float, parents: tuple[int, ...]) -> ShardState:
-        """Add an open shard."""
+        """Add a shard that is open from `at` on, with the next free number, and return it."""
         index = self._next_index
         self._next_index += 1
         shard = ShardState(index, hash_range, self.sequencer.take(index), at, parents)

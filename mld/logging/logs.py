@@ -80,7 +80,9 @@ class QueuedStream(io.TextIOBase):
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Queue a line; drop it if the queue is full."""
+        """Queue a line, and start the thread that writes it; drop the line, and count it, if the queue is full. Return
+        its length, as for any stream.
+        """
         line = text.encode(self._encoding, "backslashreplace")
         with self._changed:
             if self._lines and self._queued_bytes + len(line) > QUEUED_BYTES_MAX:

@@ -109,7 +109,9 @@ class Application:
         return replace(self, stream=stream_id_in(seen.table, self.setting, name))
 
     async def look(self) -> Observed:
-        """Read the present rows. Raises TableError."""
+        """Return the present rows of the application: leases, and worker reports in a table of their own. Raises
+        TableError.
+        """
         table = of_stream(await read_table(self.calls, self.clock), self.stream)
         return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
 
@@ -249,7 +251,9 @@ class Application:
     async def _write_rounds(
         self, planner: Planner, report: Report, hold: OperatorHold, *, stop_fleet: bool
     ) -> list[Outcome]:
-        """Write what `planner` plans, and plan again from the rows as they are then, until the plan has no changes."""
+        """Write what `planner` plans, and plan again from the rows as they are then, until the plan has no changes.
+        Stop at the first write that is not done. Return the outcome of each change, also of those that were not tried.
+        """
         outcomes: dict[str, Outcome] = {}
         for _ in range(ROUNDS_MAX):
             await self._take_newcomers(hold, stop_fleet=stop_fleet)

@@ -118,7 +118,9 @@ async def reset_to(
 
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:
-    """Find the checkpoint that the place means in each shard. Raises ActRefusedError, StreamError, TableError."""
+    """Return the reset: the checkpoint that the place means in each shard, or in the one that `shard_name` names.
+    Raises ActRefusedError, StreamError, TableError.
+    """
     if point.kind is PointKind.TIME and app.kind is StreamKind.DYNAMODB:
         raise ActRefusedError(NO_TIME)
     shards = await app.shards(table, are_replaced=shard_name is None)

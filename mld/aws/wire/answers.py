@@ -170,7 +170,9 @@ class Incoming:
         return self._kept(body, is_exact)
 
     def _kept(self, body: bytes, is_exact: bool) -> Answer:
-        """Return the answer, which says whether the connection can be used again; `is_exact` is as in `_whole`."""
+        """Return the answer with this body. It says whether the connection can be used again, for which the end must be
+        known (`is_exact`).
+        """
         keep = is_exact and b"close" not in self.headers.get(b"connection", b"").lower()
         return Answer(self.status, self.headers, body, keep)
 

@@ -143,7 +143,8 @@ class Connection:
     def receive_parts(self, incoming: Incoming, feed: Callable[[bytes], None]) -> Answer:
         """Read the rest of an answer of announced length, and give the parts of its body to `feed` one by one.
 
-        Return the answer without its body. Raises as `receive` does.
+        Return the answer without its body. Raises NothingSentBackError, BrokenAnswerError or OSError; the connection
+        cannot be used after that.
         """
         assert incoming.length is not None, "else nobody knows how much is left"
         begun = incoming.begun()

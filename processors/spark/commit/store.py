@@ -165,7 +165,7 @@ class PosixStore:
             yield file
 
     def read(self, path: str) -> bytes:
-        """See `Store.read`. Raises SinkRefused if it is no ordinary file, or is too large."""
+        """Return the content of a file. Raises SinkRefused if it is no ordinary file, or is too large."""
         with self._opened(path) as file:
             return file.read()
 

@@ -77,7 +77,9 @@ class DeltaSink(LakeSink):
         """The state of the table when it was last read; None if there is no table."""
 
     def _opened(self) -> HighWaterMarks:
-        """Read the marks. Raises SinkRefused if the table cannot be written exactly once, or cannot be merged into."""
+        """Return the marks in the table. Raises SinkRefused if the table cannot be written exactly once, or cannot be
+        merged into.
+        """
         self._forget_calls_of_java()
         self._refuse_one_driver_store()
         marks = super()._opened()

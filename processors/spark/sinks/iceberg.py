@@ -246,7 +246,9 @@ class IcebergSink(LakeSink):
         return cache.getMethod("get", gateway.new_array(lang.Class, 0)).invoke(None, gateway.new_array(lang.Object, 0))
 
     def _commit(self, files: list[Any], entry: LedgerEntry) -> None:
-        """Add files in one commit, based on the metadata that were last read. Raises the same as `_swap`."""
+        """Add files in one commit, based on the metadata that were last read. Raises LostRace if `main` has moved since
+        then. After any other exception the commit may have happened.
+        """
         appending = self._table.newAppend()
         for file in files:
             appending.appendFile(file)
@@ -256,7 +258,9 @@ class IcebergSink(LakeSink):
     def _merged(self, frame: DataFrame, changes: DataFrame, entry: LedgerEntry) -> int | None:
         """Commit the batch as one MERGE: stage its snapshot outside `main`, then make it the next snapshot of `main`.
 
-        Return how many rows were changed; None if Spark does not report it. Raises the same as `_swap`."""
+        Return how many rows were changed; None if Spark does not report it. Raises LostRace if `main` has moved, or if
+        the table had to be changed first. After any other exception the commit may have happened.
+        """
         columns = self._grown(frame)
         if self._property(WAP_PROPERTY) != "true":
             self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")

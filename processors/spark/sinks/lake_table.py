@@ -141,6 +141,9 @@ class LakeSink(AdmittedSink):
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published{why}")
 
     def _opened(self) -> HighWaterMarks:
+        """Return the marks that the head of the table's ledger has for this writer; subclasses first check the
+        table.
+        """
         return self._admission.marks(self._head())
 
     def _identifier(self) -> str:
