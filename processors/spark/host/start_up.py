@@ -70,8 +70,10 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Start the session and everything else. Raises FatalError; its status is EXIT_FAILURE if another attempt may
-    help."""
+    """Load the pipeline, start the session, open the sinks, run the pipeline's `setup`, and return all of these.
+    `scratch` is the host's directory for data. Raises FatalError; its status is EXIT_FAILURE if another attempt may
+    help.
+    """
     if settings.writer is None:
         raise FatalError(UNKNOWN, EXIT_CONFIGURATION)
     try:
