@@ -48,6 +48,8 @@ class MoveWriter:
     worker_id: str
     on_assigned: OnAssigned
     metrics: Metrics = field(default_factory=Metrics)
+    answers: int = 0
+    """How many writes have ended, with or without success."""
 
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
         """Write all moves. Errors are collected, so that one lease does not affect the others.
@@ -67,6 +69,7 @@ class MoveWriter:
                 log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
             else:
                 self._settle(move, answer, written)
+            self.answers += 1
 
         await a_few_at_a_time(write_one, moves)
         mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self.worker_id))

@@ -12,7 +12,7 @@ from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PART_LEASES, SLOW_LEASES, slow_period_s
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.assign.failover_watcher import FailoverWatcher
+from mld.fleet.assign.failover_watcher import WRITES_WAIT_S, FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
@@ -258,6 +258,38 @@ async def test_a_lease_that_is_renewed_stays_though_others_of_its_owner_do_not_m
         await CLOCK.sleep(RENEWAL_S)
     assert bed.owners("s1", "s2") == ["a", "w"]
     assert worker.assigning_due.count == 0, "its owner is not dead"
+
+
+@story
+async def test_a_swallowed_write_stops_no_looks_and_the_next_one_takes_the_lease(bed: Bed) -> None:
+    await bed.leases(s1=None, s2="w")
+    dead, swallowed = Worker(bed, "w"), []
+
+    def swallow(sender: str, operation: str) -> Fault | None:
+        if (sender, operation) == ("a", "UpdateItem") and not swallowed:
+            swallowed.append(CLOCK.monotonic())
+            return Fault(delay_before_s=1_000.0)
+        return None
+
+    bed.fault = swallow
+    dead.kill()
+    Worker(bed, "a")
+    await bed.until("s1", owners="a", within_s=FREE_GRACE_S + WRITES_WAIT_S + LOOK_PERIOD_S + 0.5)
+    assert swallowed
+    await bed.until("s2", owners="a", within_s=BOUND_S + 0.2)
+
+
+@story
+async def test_the_leases_of_a_late_write_are_taken_and_its_owner_is_known_to_be_dead(bed: Bed) -> None:
+    await bed.leases(s1="w")
+    a = Worker(bed, "a")
+    bed.report("w")
+    late = Fault(delay_after_s=2 * WRITES_WAIT_S)
+    bed.fault = lambda sender, operation: late if (sender, operation) == ("a", "UpdateItem") else None
+    await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
+    assert a.deleted == []
+    await CLOCK.sleep(2 * WRITES_WAIT_S + 0.1)
+    assert a.deleted == ["w"]
 
 
 @story
