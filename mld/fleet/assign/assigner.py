@@ -40,7 +40,7 @@ from mld.core.waits import wait_for_event
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.fleet_load import Why, live_workers, reports_among
 from mld.fleet.assign.leadership import FAILED_RUNS_MAX, Leadership, RunReport
-from mld.fleet.assign.move_writer import MoveWriter, OnAssigned
+from mld.fleet.assign.move_writer import MoveWriter, OnAssigned, Written
 from mld.fleet.leader.decider import LeaderDecider
 from mld.fleet.membership import FleetMembership
 from mld.fleet.observations import Observations, expired_keys
@@ -114,6 +114,13 @@ class Assigner:
         early = self._leadership is not None and self._leadership.runs > 0
         if self._leadership is not None and early:  # the run at the start counts as a scheduled one
             self._leadership = replace(self._leadership, runs=self._leadership.runs + 1)
+        try:
+            await self._run_forever(early=early)
+        finally:
+            self._writer.close()
+
+    async def _run_forever(self, *, early: bool) -> None:
+        """Make runs, the first one `early` or as a scheduled one."""
         due_at = self.clock.monotonic() + self.settings.fleet.assignment_interval_s
         while True:
             self.due.clear()
@@ -234,13 +241,14 @@ class Assigner:
 
         self._count_plan(plan, balance=balance)
         began_at = self.clock.monotonic()
+        written = Written()
         try:
-            written = await self._writer.write(plan.moves)
+            are_answered = await self._writer.in_time(self._writer.write(plan.moves, written=written))
         finally:
             self._wrote_at = self.clock.monotonic()
         self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
-        if any(lease.owner != self.worker_id for lease in written.done.values()):
+        if not are_answered or any(lease.owner != self.worker_id for lease in written.done.values()):
             self.on_gave()
         await self._delete(sorted_out.stale)
         report = RunReport(plan, balance, len(written.done), written.refused)

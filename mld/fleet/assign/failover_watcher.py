@@ -18,9 +18,8 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
 
 from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
@@ -64,9 +63,6 @@ NEIGHBOUR_RUNS = BudgetLimit("neighbour_runs", 6, 60.0)
 """How many extra runs of the assigner new workers may cause by starting on a machine that has other workers. Each run
 reads the whole table, and whoever may write rows can make up any number of workers. Further new workers have to wait
 for a regular run."""
-WRITES_WAIT_S = 3.0
-"""If no write was answered for this long, the watcher goes on looking. Answers may come later, or never: the network
-may have swallowed the requests, and then the next look shows the leases as they were."""
 DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds leases due
 
 
@@ -113,7 +109,6 @@ class FailoverWatcher:
         self._legacy_due_at = -math.inf
         """When the table of KCL 3.0 to 3.4 is to be read next."""
         self._reading = BackgroundTasks()  # a read of the legacy reports that may take longer than a look
-        self._writing = BackgroundTasks()  # writes that may take longer than the watcher waits for them
         self._whole_at = -math.inf
         """When the last look at everything began (monotonic)."""
         self._looked_at = -math.inf
@@ -152,7 +147,7 @@ class FailoverWatcher:
             await self._look_forever()
         finally:
             self._reading.cancel()
-            self._writing.cancel()
+            self._writer.close()
 
     async def _look_forever(self) -> None:
         """Look at the table when a look is due or was asked for, and take leases in between. After a failed look the
@@ -262,7 +257,7 @@ class FailoverWatcher:
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
         if move is not None:
-            await self._in_time(self._give(move))
+            await self._writer.in_time(self._give(move))
 
     async def _give(self, move: Move) -> None:
         """Hand one of our leases to a worker that has none."""
@@ -341,21 +336,8 @@ class FailoverWatcher:
 
     async def _take(self, leases: Sequence[Lease]) -> None:
         """Take these leases. Those whose answers are late are judged again after the next look."""
-        if not await self._in_time(self._write_takes(leases)):
+        if not await self._writer.in_time(self._write_takes(leases)):
             self.takeover.tried(leases, {}, self.clock.monotonic())
-
-    async def _in_time(self, writes: Coroutine[Any, Any, None]) -> bool:
-        """Wait for these writes, as long as some of them are answered within `WRITES_WAIT_S`. Return whether all have
-        ended; if not, they go on.
-        """
-        writing = self._writing.spawn(writes)
-        answers = -1
-        while not writing.done() and answers != self._writer.answers:
-            answers = self._writer.answers
-            await asyncio.wait({writing}, timeout=WRITES_WAIT_S)
-        if writing.done():
-            writing.result()
-        return writing.done()
 
     async def _write_takes(self, leases: Sequence[Lease]) -> None:
         """Take these leases by conditional writes, and note which owners are dead."""

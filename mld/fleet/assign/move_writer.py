@@ -7,10 +7,13 @@ counter is as seen. (Java checks only the owner, and may take a lease that has j
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from mld.core.background_tasks import BackgroundTasks
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.turns import a_few_at_a_time
@@ -23,6 +26,10 @@ from mld.metrics.events import NOBODY, EventKind
 from mld.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
+
+WRITES_WAIT_S = 3.0
+"""If no write was answered for this long, whoever waits goes on. Answers may come later, or never: the network may have
+swallowed the requests, and then the next read of the table shows the leases as they were."""
 
 OnAssigned = Callable[[tuple[str, ...]], None]
 """Called with the keys of leases that this worker gets, at once or by a handoff."""
@@ -50,14 +57,35 @@ class MoveWriter:
     metrics: Metrics = field(default_factory=Metrics)
     answers: int = 0
     """How many writes have ended, with or without success."""
+    _going_on: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
-        """Write all moves. Errors are collected, so that one lease does not affect the others.
+    async def in_time(self, writes: Coroutine[Any, Any, object]) -> bool:
+        """Wait for work that writes moves, as long as some of them are answered within `WRITES_WAIT_S`. Return whether
+        it has ended; if not, it goes on until `close`.
+        """
+        writing = self._going_on.spawn(writes)
+        answers = -1
+        while not writing.done() and answers != self.answers:
+            answers = self.answers
+            await asyncio.wait({writing}, timeout=WRITES_WAIT_S)
+        if writing.done():
+            writing.result()
+        return writing.done()
+
+    def close(self) -> None:
+        """Cancel the writes that go on."""
+        self._going_on.cancel()
+
+    async def write(
+        self, moves: Sequence[Move], *, counter_matters: bool = False, written: Written | None = None
+    ) -> Written:
+        """Write all moves, and note in `written`, which is returned, what became of each as soon as it is answered.
+        Errors are collected, so that one lease does not affect the others.
 
         `counter_matters`: refuse the move of any lease that was written since it was read, and not only of expired
         ones.
         """
-        written = Written()
+        written = Written() if written is None else written
 
         async def write_one(move: Move) -> None:
             """Write one move, and note the outcome in `written`."""

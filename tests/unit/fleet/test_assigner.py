@@ -22,6 +22,7 @@ from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import HOLD_OFF_JITTER_S, HOLD_OFF_S, Assigner
 from mld.fleet.assign.fleet_load import Why
 from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S
+from mld.fleet.assign.move_writer import WRITES_WAIT_S
 from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import WorkerReport
@@ -152,6 +153,32 @@ async def test_unassigned_leases_are_given_to_the_live_workers_at_once() -> None
     assert it.owners(mine) == dict.fromkeys(mine, "me")
     assert it.heard.gave == 1, "java may be dead: this worker is not alone"
     assert counter_of(it.dynamo, "s1") == 1
+
+
+@virtual
+async def test_a_swallowed_write_holds_up_no_run_and_is_no_failure() -> None:
+    it = await bed()
+    it.report("me", "other")
+    await it.leases(dict.fromkeys(("s1", "s2")))
+    swallowed = []
+
+    def swallow(_sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        if operation == "UpdateItem" and not swallowed:
+            swallowed.append(params["Key"]["leaseKey"]["S"])
+            return Fault(delay_before_s=1_000.0)
+        return None
+
+    it.dynamo.faults = swallow
+    since = CLOCK.monotonic()
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert CLOCK.monotonic() - since < 2 * WRITES_WAIT_S + 0.5
+    assert (report.moved, it.heard.gave) == (1, 1)
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert [move.lease.key for move in report.plan.moves] == swallowed
+    assert None not in it.owners(("s1", "s2")).values()
+    it.assigner._writer.close()
 
 
 @virtual

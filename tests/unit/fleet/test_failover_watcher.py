@@ -12,7 +12,8 @@ from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PART_LEASES, SLOW_LEASES, slow_period_s
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.assign.failover_watcher import WRITES_WAIT_S, FailoverWatcher
+from mld.fleet.assign.failover_watcher import FailoverWatcher
+from mld.fleet.assign.move_writer import WRITES_WAIT_S
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
