@@ -269,10 +269,11 @@ class Fleet:
     def adopt_children(self, keys: tuple[str, ...]) -> None:
         """Take or assign the leases of child shards that this worker has just created; they have no owners yet.
 
-        A leader assigns them now. Any other worker takes them itself, so that they do not wait for the next assignment
-        run. If that makes loads uneven, the leader balances them later.
+        A leader with other workers assigns them now. Any other worker takes them itself, so that they do not wait for
+        the next assignment run. If that makes loads uneven, the leader balances them later. A leader that is alone
+        takes them, too: its run may read the table as it was just before, and nobody else would look soon.
         """
-        if self.takes_leases or self.leader.leads:
+        if self.takes_leases or (self.leader.leads and not self._membership.is_alone):
             self.wake_leases()
         else:
             self._child_adopter.adopt(keys)

@@ -77,6 +77,8 @@ class FleetLedger:
         self._released: dict[str, float] = {}
         self._lock_at: dict[str, float] = {}
         """By table: when the lock row was written last."""
+        self._lock_sent_at: dict[str, float] = {}
+        """By table: when that write was sent. A process may end while a heartbeat is on its way."""
         self._given: dict[tuple[str, str], float] = {}
         """By process and key: when it gave a lease away."""
         self._two_since: float | None = None
@@ -106,7 +108,7 @@ class FleetLedger:
         before, after = _text(write.before, "ownerName"), _text(write.after, "ownerName")
         me = _worker(write.sender)
         idle_s = self._now() - self._lock_at.get(write.table, float("-inf"))
-        has_ended = self._lock_at.get(write.table, 0.0) <= self._ended_at.get(before, float("-inf"))
+        has_ended = self._lock_sent_at.get(write.table, 0.0) <= self._ended_at.get(before, float("-inf"))
         if before and before != me and not has_ended and idle_s < LOCK_S * (1 - 2 * DRIFT_MAX):
             raise self._violation(9, f"{write.sender} writes the lock of {before}, {idle_s:.1f} s after its heartbeat")
         if after and after != me:
@@ -114,7 +116,7 @@ class FleetLedger:
         if after:
             self._locked[write.sender] = sent_at
             self._released.pop(write.sender, None)
-            self._lock_at[write.table] = self._now()
+            self._lock_at[write.table], self._lock_sent_at[write.table] = self._now(), sent_at
         else:
             self._released[write.sender] = self._now()
         if before != after:

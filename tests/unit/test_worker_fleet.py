@@ -229,6 +229,19 @@ def test_a_lone_worker_is_never_accused_of_a_twin(seed: int, caplog: pytest.LogC
 
 # --- a stream that becomes many times as wide at once
 
+
+@in_fleet(1, **V3X)
+async def test_a_leader_that_is_alone_takes_child_shards_whatever_a_scan_shows(world) -> None:
+    """A scan shows the table as it was a moment before; here it cannot be read at all."""
+    world.start("w1")
+    await world.until(lambda: owners(world) == {"shardId-000000000000": "w1"})
+    await world.advance(70)  # the looks of a leader that is alone are a minute apart
+    world.dynamo.faults = lambda _sender, operation, _params: throttled() if operation == "Scan" else None
+    world.kinesis.update_shard_count(STREAM, 2, now=world.clock.wall())
+    took_s = await world.until(lambda: Counter(owners(world).values())["w1"] == 3, 60)
+    assert took_s < 10.0
+
+
 COMPLETE_WITHIN_S = 60.0
 TARGET = 128
 

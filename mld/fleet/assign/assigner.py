@@ -243,7 +243,7 @@ class Assigner:
         began_at = self.clock.monotonic()
         written = Written()
         try:
-            are_answered = await self._writer.in_time(self._writer.write(plan.moves, written=written))
+            are_answered = not plan.moves or await self._writer.in_time(self._writer.write(plan.moves, written=written))
         finally:
             self._wrote_at = self.clock.monotonic()
         self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
