@@ -130,12 +130,14 @@ def _foreign(fault: str | None) -> str:
 def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
     """Return why the rows belong to another stream, as a sentence with the remedy; None if they may belong to this one.
 
-    One odd row proves nothing about the table. Hash ranges and checkpoints are counted separately. The table is foreign
-    if, by one of these two counts, more rows contradict their shards than fit them.
+    Hash ranges and checkpoints are counted separately. The table is foreign if, by one of these two counts, more rows
+    contradict their shards than fit them. A single odd row proves nothing if any other row fits, by whichever count:
+    it may be the only one that has a sequence number yet.
     """
     listed = {shard.shard_id: shard for shard in shards}
     ranges, numbers = Counter[bool | None](), Counter[bool | None]()
     first_fault: str | None = None
+    fitting = 0
     for number, lease in enumerate(leases):
         if number % SLICE == 0:
             yield
@@ -145,9 +147,11 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
         evidence = evidence_of(shard, lease)
         ranges[evidence.range_fits] += 1
         numbers[evidence.number_fits] += 1
+        fitting += True in (evidence.range_fits, evidence.number_fits) and evidence.fault is None
         if first_fault is None and False in (evidence.range_fits, evidence.number_fits):
             first_fault = evidence.fault
-    if not any(votes[False] > votes[True] for votes in (ranges, numbers)):
+    contradicting_min = 2 if fitting else 1
+    if not any(votes[False] >= max(votes[True] + 1, contradicting_min) for votes in (ranges, numbers)):
         return None
     return _foreign(first_fault)
 

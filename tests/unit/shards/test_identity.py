@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mld.core.positions import LATEST, SHARD_END
+from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, oddity
@@ -76,6 +76,16 @@ def test_one_odd_row_parks_its_shard_and_no_other(odd: Lease) -> None:
     assert f"`mld reset --shard {sid(0)} --to trim-horizon`" in verdict.reason
     assert "another stream" not in verdict.reason
     assert all(judge_missing_shard(one, rows, GRAPH_S) == ShardIsListed() for one in rows[1:])
+
+
+@pytest.mark.parametrize("sentinel", [LATEST, TRIM_HORIZON])
+def test_one_odd_number_proves_nothing_while_the_other_rows_have_none(sentinel: Position) -> None:
+    begun = [_ranged(number, sentinel, GRAPH_S) for number in (1, 2, 3)]
+    odd = _ranged(0, 9, GRAPH_S)
+
+    assert foreign_evidence(GRAPH_S, [odd, *begun]) is None
+    assert isinstance(judge_missing_shard(odd, [odd, *begun], GRAPH_S), Park)
+    assert foreign_evidence(GRAPH_S, [odd, *begun[:-1], _ranged(3, 9, GRAPH_S)]) is not None
 
 
 @pytest.mark.parametrize("odd", ODD[1:])
