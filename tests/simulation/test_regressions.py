@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.simulation.checkers import Ledger
 from tests.simulation.run import run_plan, run_seed
 from tests.simulation.variants.catalog import BY_NAME
 from tests.simulation.variants.patching import patched
@@ -120,3 +121,11 @@ def test_the_backlog_does_fall_out() -> None:
 )
 def test_a_seed_that_once_failed_keeps_every_promise(mode: str, seed: int) -> None:
     assert run_seed(seed, mode=mode).violation == ""
+
+
+def test_a_checker_that_breaks_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("of the checker")
+
+    monkeypatch.setattr(Ledger, "check_beliefs", broken)
+    assert "of the checker" in run_plan(calm(1)).violation

@@ -588,10 +588,10 @@ class World:
         await acting
         await self._calm()
         await self._sleep_until(max(self.plan.end_s, self._quiet_from_s + self.plan.quiet_s))
-        producing.cancel()
+        _end(producing)
         if not self._stream_deleted:
             await self._finish()
-        watching.cancel()
+        _end(watching)
         self._raise_failures()
 
     async def _watch(self) -> None:
@@ -1057,6 +1057,13 @@ class _Ears(logging.Handler):
             self._world.bug(f"internal error: {text}: {record.exc_info[1]!r}", None)
         elif is_told:
             self._world.bug(f"internal error: {text}", None)
+
+
+def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task that runs until the end. Raise the error that has ended it before, which would be a bug of ours."""
+    if task.done():
+        task.result()
+    task.cancel()
 
 
 def _initial(plan: Plan) -> InitialPosition:
