@@ -269,13 +269,13 @@ class Fleet:
     def adopt_children(self, keys: tuple[str, ...]) -> None:
         """Take or assign the leases of child shards that this worker has just created; they have no owners yet.
 
-        A leader with other workers assigns them now. Any other worker takes them itself, so that they do not wait for
-        the next assignment run. If that makes loads uneven, the leader balances them later. A leader that is alone
-        takes them, too: its run may read the table as it was just before, and nobody else would look soon.
+        A leader assigns them now. Any other worker takes them itself, so that they do not wait for the next assignment
+        run. If that makes loads uneven, the leader balances them later. A leader that is alone does both: its run may
+        read the table as it was just before, and nobody else would look soon.
         """
-        if self.takes_leases or (self.leader.leads and not self._membership.is_alone):
+        if self.takes_leases or self.leader.leads:
             self.wake_leases()
-        else:
+        if not self.takes_leases and (self._membership.is_alone or not self.leader.leads):
             self._child_adopter.adopt(keys)
 
     # --- start and run ------------------------------------------------------------------------------------------------

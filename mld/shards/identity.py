@@ -137,7 +137,7 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
     listed = {shard.shard_id: shard for shard in shards}
     ranges, numbers = Counter[bool | None](), Counter[bool | None]()
     first_fault: str | None = None
-    fitting = 0
+    any_fits = False
     for number, lease in enumerate(leases):
         if number % SLICE == 0:
             yield
@@ -147,10 +147,11 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
         evidence = evidence_of(shard, lease)
         ranges[evidence.range_fits] += 1
         numbers[evidence.number_fits] += 1
-        fitting += True in (evidence.range_fits, evidence.number_fits) and evidence.fault is None
+        if evidence.fault is None and True in (evidence.range_fits, evidence.number_fits):
+            any_fits = True
         if first_fault is None and False in (evidence.range_fits, evidence.number_fits):
             first_fault = evidence.fault
-    contradicting_min = 2 if fitting else 1
+    contradicting_min = 2 if any_fits else 1
     if not any(votes[False] >= max(votes[True] + 1, contradicting_min) for votes in (ranges, numbers)):
         return None
     return _foreign(first_fault)

@@ -243,12 +243,13 @@ class Assigner:
         began_at = self.clock.monotonic()
         written = Written()
         try:
-            are_answered = not plan.moves or await self._writer.in_time(self._writer.write(plan.moves, written=written))
+            if plan.moves:
+                await self._writer.in_time(self._writer.write(plan.moves, written), written)
         finally:
             self._wrote_at = self.clock.monotonic()
         self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
-        if not are_answered or any(lease.owner != self.worker_id for lease in written.done.values()):
+        if written.is_late or any(lease.owner != self.worker_id for lease in written.done.values()):
             self.on_gave()
         await self._delete(sorted_out.stale)
         report = RunReport(plan, balance, len(written.done), written.refused)

@@ -257,11 +257,13 @@ class FailoverWatcher:
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
         if move is not None:
-            await self._writer.in_time(self._give(move))
+            written = Written()
+            await self._writer.in_time(self._give(move, written), written)
 
-    async def _give(self, move: Move) -> None:
+    async def _give(self, move: Move, written: Written) -> None:
         """Hand one of our leases to a worker that has none."""
-        if (await self._writer.write([move])).done:
+        await self._writer.write([move], written)
+        if written.done:
             self.gave()
             fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}
             log.info(
@@ -336,10 +338,11 @@ class FailoverWatcher:
 
     async def _take(self, leases: Sequence[Lease]) -> None:
         """Take these leases. Those whose answers are late are judged again after the next look."""
-        if not await self._writer.in_time(self._write_takes(leases)):
+        written = Written()
+        if not await self._writer.in_time(self._write_takes(leases, written), written):
             self.takeover.tried(leases, {}, self.clock.monotonic())
 
-    async def _write_takes(self, leases: Sequence[Lease]) -> None:
+    async def _write_takes(self, leases: Sequence[Lease], written: Written) -> None:
         """Take these leases by conditional writes, and note which owners are dead."""
         now = self.clock.monotonic()
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
@@ -347,7 +350,7 @@ class FailoverWatcher:
         moves = [
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
-        written = await self._writer.write(moves, counter_matters=True)
+        await self._writer.write(moves, written, counter_matters=True)
         self.takeover.tried(leases, written.done, self.clock.monotonic())
         self._log(leases, written)
         # If a worker woke between the look and our writes, all writes are refused, and it is not dead.

@@ -28,8 +28,8 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 WRITES_WAIT_S = 3.0
-"""If no write was answered for this long, whoever waits goes on. Answers may come later, or never: the network may have
-swallowed the requests, and then the next read of the table shows the leases as they were."""
+"""If no write was answered for this long, `MoveWriter.in_time` waits no longer. Answers may come later, or never: the
+network may have swallowed the requests, and then the next read of the table shows the leases as they were."""
 
 OnAssigned = Callable[[tuple[str, ...]], None]
 """Called with the keys of leases that this worker gets, at once or by a handoff."""
@@ -37,12 +37,14 @@ OnAssigned = Callable[[tuple[str, ...]], None]
 
 @dataclass(slots=True)
 class Written:
-    """The outcomes of some moves. `errors` has one for each move whose outcome is unknown."""
+    """The outcomes of some moves, as far as they are known. A write that failed without an answer is in `errors`."""
 
     done: dict[str, Lease] = field(default_factory=dict)
     """The rows after the writes, by key."""
     refused: int = 0
     errors: list[Exception] = field(default_factory=list)
+    is_late: bool = False
+    """Whether nobody waits any more. Then no further write is sent, because the table will be read anew before that."""
 
 
 @dataclass(eq=False)
@@ -59,9 +61,9 @@ class MoveWriter:
     """How many writes have ended, with or without success."""
     _going_on: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    async def in_time(self, writes: Coroutine[Any, Any, object]) -> bool:
-        """Wait for work that writes moves, as long as some of them are answered within `WRITES_WAIT_S`. Return whether
-        it has ended; if not, it goes on until `close`.
+    async def in_time(self, writes: Coroutine[Any, Any, object], written: Written) -> bool:
+        """Wait for work that writes moves and notes their outcomes in `written`, as long as some of them are answered
+        within `WRITES_WAIT_S`. Return whether it has ended. If not, it goes on with what it has sent, until `close`.
         """
         writing = self._going_on.spawn(writes)
         answers = -1
@@ -70,25 +72,26 @@ class MoveWriter:
             await asyncio.wait({writing}, timeout=WRITES_WAIT_S)
         if writing.done():
             writing.result()
-        return writing.done()
+        else:
+            written.is_late = True
+        return not written.is_late
 
     def close(self) -> None:
         """Cancel the writes that go on."""
         self._going_on.cancel()
 
-    async def write(
-        self, moves: Sequence[Move], *, counter_matters: bool = False, written: Written | None = None
-    ) -> Written:
-        """Write all moves, and note in `written`, which is returned, what became of each as soon as it is answered.
-        Errors are collected, so that one lease does not affect the others.
+    async def write(self, moves: Sequence[Move], written: Written, *, counter_matters: bool = False) -> None:
+        """Write all moves, and note in `written` what became of each as soon as it is answered. Errors are collected,
+        so that one lease does not affect the others.
 
         `counter_matters`: refuse the move of any lease that was written since it was read, and not only of expired
         ones.
         """
-        written = Written() if written is None else written
 
         async def write_one(move: Move) -> None:
             """Write one move, and note the outcome in `written`."""
+            if written.is_late:
+                return
             try:
                 answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
             except Exception as error:  # the caller raises it when all writes have ended
@@ -103,7 +106,6 @@ class MoveWriter:
         mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self.worker_id))
         if mine:
             self.on_assigned(mine)
-        return written
 
     def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
         """Note the answer to a move, in `written` and in the observations."""
