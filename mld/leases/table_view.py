@@ -29,6 +29,11 @@ class SeenTable:
     began_at: float
     ended_at: float
 
+    @property
+    def took_s(self) -> float:
+        """How long the read took, in seconds."""
+        return self.ended_at - self.began_at
+
 
 class Views(Protocol):
     """The interface by which the parts of a worker get views of the table."""

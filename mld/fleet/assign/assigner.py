@@ -244,7 +244,7 @@ class Assigner:
         written = Written()
         try:
             if plan.moves:
-                await self._writer.in_time(self._writer.write(plan.moves, written), written)
+                await self._writer.in_time(self._writer.write(plan.moves, written), written, view.took_s)
         finally:
             self._wrote_at = self.clock.monotonic()
         self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)

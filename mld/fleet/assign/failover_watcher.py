@@ -111,6 +111,8 @@ class FailoverWatcher:
         self._reading = BackgroundTasks()  # a read of the legacy reports that may take longer than a look
         self._whole_at = -math.inf
         """When the last look at everything began (monotonic)."""
+        self._read_s = 0.0
+        """How long that read of the table took."""
         self._looked_at = -math.inf
         """When the last look ended, at everything or at parts."""
         self._began_at = math.inf
@@ -212,7 +214,7 @@ class FailoverWatcher:
         self._wake_for_neighbours(everybody)
         await in_turns(self.takeover.saw_all(scan.leases, everybody, now))
         self._report_strangers()
-        self._whole_at = view.began_at
+        self._whole_at, self._read_s = view.began_at, view.took_s
         self.discovery.saw_table(scan.leases, leads_alone=self._leads_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._note_free(scan.leases)
@@ -258,7 +260,7 @@ class FailoverWatcher:
         move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
         if move is not None:
             written = Written()
-            await self._writer.in_time(self._give(move, written), written)
+            await self._writer.in_time(self._give(move, written), written, self._read_s)
 
     async def _give(self, move: Move, written: Written) -> None:
         """Hand one of our leases to a worker that has none."""
@@ -339,7 +341,7 @@ class FailoverWatcher:
     async def _take(self, leases: Sequence[Lease]) -> None:
         """Take these leases. Those whose answers are late are judged again after the next look."""
         written = Written()
-        if not await self._writer.in_time(self._write_takes(leases, written), written):
+        if not await self._writer.in_time(self._write_takes(leases, written), written, self._read_s):
             self.takeover.tried(leases, {}, self.clock.monotonic())
 
     async def _write_takes(self, leases: Sequence[Lease], written: Written) -> None:

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 WRITES_WAIT_S = 3.0
 """If no write was answered for this long, `MoveWriter.in_time` waits no longer. Answers may come later, or never: the
 network may have swallowed the requests, and then the next read of the table shows the leases as they were."""
+WRITES_WAIT_READS = 2
+"""It waits at least so many times as long as the last read of the table took, for the table may be slow."""
 
 OnAssigned = Callable[[tuple[str, ...]], None]
 """Called with the keys of leases that this worker gets, at once or by a handoff."""
@@ -61,15 +63,17 @@ class MoveWriter:
     """How many writes have ended, with or without success."""
     _going_on: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    async def in_time(self, writes: Coroutine[Any, Any, object], written: Written) -> bool:
+    async def in_time(self, writes: Coroutine[Any, Any, object], written: Written, read_s: float) -> bool:
         """Wait for work that writes moves and notes their outcomes in `written`, as long as some of them are answered
-        within `WRITES_WAIT_S`. Return whether it has ended. If not, it goes on with what it has sent, until `close`.
+        within `WRITES_WAIT_S`, or longer if the last read of the table took long (`read_s`). Return whether it has
+        ended. If not, it goes on with what it has sent, until `close`.
         """
+        wait_s = max(WRITES_WAIT_S, WRITES_WAIT_READS * read_s)
         writing = self._going_on.spawn(writes)
         answers = -1
         while not writing.done() and answers != self.answers:
             answers = self.answers
-            await asyncio.wait({writing}, timeout=WRITES_WAIT_S)
+            await asyncio.wait({writing}, timeout=wait_s)
         if writing.done():
             writing.result()
         else:

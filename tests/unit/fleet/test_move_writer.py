@@ -43,7 +43,7 @@ def test_no_more_is_sent_once_nobody_waits_and_late_answers_count() -> None:
         table = SlowTable(lambda _sent: silence.wait())  # type: ignore[arg-type, return-value]
         writer = writer_of(table, assigned)
         since = CLOCK.monotonic()
-        assert not await writer.in_time(writer.write(MOVES, written), written)
+        assert not await writer.in_time(writer.write(MOVES, written), written, 0.0)
         assert CLOCK.monotonic() - since <= WRITES_WAIT_S + 0.1
         assert len(table.sent) == CALLS_CONCURRENT_MAX
         silence.set()
@@ -60,8 +60,19 @@ def test_many_writes_are_waited_for_as_long_as_some_are_answered() -> None:
         table = SlowTable(lambda _sent: asyncio.sleep(0.8 * WRITES_WAIT_S))
         writer = writer_of(table, assigned)
         since = CLOCK.monotonic()
-        assert await writer.in_time(writer.write(MOVES, written), written)
+        assert await writer.in_time(writer.write(MOVES, written), written, 0.0)
         assert CLOCK.monotonic() - since > 2 * WRITES_WAIT_S
+        assert len(written.done) == len(MOVES)
+
+    run_virtual(story())
+
+
+def test_a_table_that_is_slow_to_read_is_given_more_time() -> None:
+    async def story() -> None:
+        written = Written()
+        table = SlowTable(lambda _sent: asyncio.sleep(2 * WRITES_WAIT_S))
+        writer = writer_of(table, [])
+        assert await writer.in_time(writer.write(MOVES, written), written, 1.5 * WRITES_WAIT_S)
         assert len(written.done) == len(MOVES)
 
     run_virtual(story())
@@ -72,7 +83,7 @@ def test_what_goes_on_is_cancelled_at_the_end() -> None:
         written = Written()
         table = SlowTable(lambda _sent: asyncio.sleep(1_000))
         writer = writer_of(table, [])
-        assert not await writer.in_time(writer.write(MOVES, written), written)
+        assert not await writer.in_time(writer.write(MOVES, written), written, 0.0)
         writer.close()
         await asyncio.sleep(2_000)
         assert not written.done
