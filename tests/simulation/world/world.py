@@ -652,8 +652,10 @@ class World:
 
     async def _produce(self) -> None:
         rng = self.rng("producer")
-        while not self._stream_deleted:
+        while True:
             await asyncio.sleep(rng.expovariate(self.plan.records_per_s / 3))
+            if self._stream_deleted:
+                return
             self._put(rng.randrange(1, 6), rng)
 
     def _put(self, count: int, rng: Random) -> None:
