@@ -125,6 +125,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._writable = asyncio.Event()
         self._writable.set()
         self._close_after = False
+        self._is_head = False
         self._transport: asyncio.Transport | None = None
         self._arrived_at = ""
         """The IP address of this machine to which the client connected."""
@@ -169,6 +170,7 @@ class HttpConnection(asyncio.Protocol, Peer):
             if request is None:
                 return
             self._close_after = request.headers.get("connection", "").lower() == "close"
+            self._is_head = request.method == "HEAD"
             self.hear(self._handle, request)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
@@ -237,16 +239,17 @@ class HttpConnection(asyncio.Protocol, Peer):
         return self._transport is not None
 
     def respond(self, response: HttpResponse) -> None:
-        """Send an answer with its body."""
+        """Send an answer with its body, or only its head if the request was HEAD."""
         if self._transport is None:
             return
         head = _head(response.status, response.content_type, response.headers)
         head += b"Content-Length: %d\r\n\r\n" % len(response.body)
-        if len(response.body) > _JOINED_BYTES_MAX:
+        body = b"" if self._is_head else response.body
+        if len(body) > _JOINED_BYTES_MAX:
             self._transport.write(head)
-            self._transport.write(response.body)
+            self._transport.write(body)
         else:
-            self._transport.write(head + response.body)
+            self._transport.write(head + body)
         if self._close_after:
             self._transport.close()
 

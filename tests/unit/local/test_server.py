@@ -72,6 +72,17 @@ async def test_requests_on_one_connection_are_answered_in_order(server: Embedded
     writer.close()
 
 
+async def test_the_answer_to_head_has_no_body(server: EmbeddedServer) -> None:
+    """A client would take its bytes for the next answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"HEAD /_mld/health HTTP/1.1\r\nHost: localhost\r\n\r\n" + post("ListStreams", {}))
+    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+    assert b"Content-Length: 0" not in head
+    assert await answer(reader) == (200, {"StreamNames": [], "HasMoreStreams": False, "StreamSummaries": []})
+    writer.close()
+
+
 async def test_a_request_in_single_bytes_is_understood(server: EmbeddedServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     for byte in post("ListStreams", {}):
