@@ -368,6 +368,7 @@ class Fleet:
         """Take no more leases, because this worker stops, and choose the receivers of its leases."""
         self._leaving = True
         self._child_adopter.stop()
+        self._assigner.close()  # its task, which would do so, may not have begun yet
         await self._tasks.end(Until.LEAVING)
         if not self.takes_leases:
             if self._reporter is not None:  # first, so that workers that leave later do not choose us as a receiver
@@ -393,6 +394,7 @@ class Fleet:
         self._leaving = True
         self.leader.abandon()
         self._child_adopter.abandon()
+        self._assigner.close()
         self._departure.abandon()
         self.views.close()
         if self._resigning is not None:

@@ -117,7 +117,11 @@ class Assigner:
         try:
             await self._run_forever(early=early)
         finally:
-            self._writer.close()
+            self.close()
+
+    def close(self) -> None:
+        """Cancel the writes that go on although their run has ended or was cancelled."""
+        self._writer.close()
 
     async def _run_forever(self, *, early: bool) -> None:
         """Make runs, the first one `early` or as a scheduled one."""

@@ -128,6 +128,28 @@ async def test_a_lease_that_comes_while_the_last_worker_leaves_is_released(stage
     assert set(stage.owners().values()) == {None}
 
 
+@story(2, **V3X)
+async def test_a_stop_ends_the_first_writes_of_assignments_that_get_no_answer(stage):
+    """They begin before the task of the assigner does."""
+    await stage.create(LEASES, index=True)
+    stage.plant_leases(None, None)
+    stage.plant_version("3X")
+    swallowed = asyncio.Event()
+
+    def swallow(sender, operation, params):
+        if operation != "UpdateItem" or "SET #leaseOwner" not in params.get("UpdateExpression", ""):
+            return None
+        swallowed.set()
+        return Fault(delay_before_s=1_000.0)
+
+    stage.requests.fault = swallow
+    worker = stage.start("w1")
+    await swallowed.wait()
+    await worker.stop()
+    left = [task for task in asyncio.all_tasks() if "MoveWriter.write" in repr(task)]
+    assert not left
+
+
 @pytest.mark.parametrize("after_s", [0.5, 0.8, 1.0, 1.2, 1.4, 1.6])
 @story(4, **V3X)
 async def test_leases_assigned_at_the_start_and_never_held_are_not_left_to_who_stops(stage, after_s):
