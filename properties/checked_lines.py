@@ -1,9 +1,10 @@
 """`check`: turns one line of the file into a checked value, or into a remark that says why the value cannot be used.
 Keys are not compared with each other here.
 
-`check` replaces references, converts the value, and applies bounds and the zero rule. Its remarks show the text as
-written in the file, so that values from the environment stay hidden. Rules: configuration#zero-rule,
-configuration#bounds-and-clamps, configuration#empty-values, configuration#effect-of-keys.
+`check` replaces references, converts the value, and applies the bounds and the zero rule (for some keys 0 means that
+the key is not set). Its remarks show the text as written in the file, so that values from the environment stay hidden.
+Rules: configuration#zero-rule, configuration#bounds-and-clamps, configuration#empty-values,
+configuration#effect-of-keys.
 """
 
 from __future__ import annotations

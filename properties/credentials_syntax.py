@@ -25,6 +25,7 @@ _PACKAGES = (
     "com.amazonaws.auth.profile.",
     "com.amazonaws.auth.",
 )
+"""Packages of Java, one of which may stand before the name of a class."""
 _V1_PACKAGE_PREFIX = "com.amazonaws."
 _V2_ALIASES = {"KclStsAssumeRoleCredentialsProvider": ProviderKind.ASSUME_ROLE}
 _V1_NAMES = {
@@ -47,6 +48,8 @@ _UNBUILDABLE = {
     "ClasspathPropertiesFileCredentialsProvider": "put the keys into a profile and use "
     "ProfileCredentialsProvider|<profile>",
 }
+
+"""Classes of Java that no value of a key can describe, each with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)

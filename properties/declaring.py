@@ -26,6 +26,7 @@ def keys_of_group(*keys: Key) -> Any:
 
 
 def _declares(make: Callable[_P, Key]) -> Callable[_P, Any]:
+    """Return a function that makes a key, as `make` does, and returns a field that declares it."""
     return lambda *args, **more: field(metadata={_KEYS: make(*args, **more)})
 
 

@@ -44,7 +44,7 @@ from mld.properties.values import (
 )
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
-ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
+ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")  # of rows in the lease table that are not leases
 SHARD_ID_PREFIX = "shardId-"
 WORKER_ID_BYTES_MAX = 1024  # limit of a CloudWatch dimension; the limit of a key of DynamoDB is 2,048
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
@@ -59,8 +59,8 @@ _POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdFor
 
 @dataclass(slots=True)
 class Derivation:
-    """The values by field of `Settings`, in the unit of their key. `sources` says where a value comes from that no line
-    sets.
+    """Collects the values of the settings, by field and in the unit of their key. `sources` names the origin of each
+    value that no line of the file sets.
 
     `listed` maps the names in the file of mld.streamsFile to their places; None if there is no such file, or if it
     could not be read.

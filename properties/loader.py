@@ -123,11 +123,11 @@ def load(
     file_name = str(path)
     env = {} if env is None else env
     sources = Sources(env, read_file)
-    entries, others = entries_of(file_name)
+    entries, other_readers = entries_of(file_name)
     pairs, remarks = _pairs(overrides)
     lines, more = collect(file_name, entries, pairs)
     remarks += more
-    remarks += remarks_on_exposure(all_lines(file_name, entries, pairs), file_name, others)
+    remarks += remarks_on_exposure(all_lines(file_name, entries, pairs), file_name, other_readers)
     if "executableName" not in lines:
         remedy = "give the command of the record processor"
         remarks.append(Remark(Level.ERROR, "executableName", file_name, "is required", remedy))
@@ -151,7 +151,7 @@ def load(
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
     effective = _effective(derivation, spark, remarks)
     settings = settings_of(derivation)
-    file = None
+    file = None  # with what is needed to read the list of streams again
     if listed is not None and settings.streams_file is not None:
         own = {name: one for name, one in _of_streams(given).items() if name not in listed.given}
         file = StreamsFile(settings.streams_file, own, settings.initial_position, settings.strict, sources)

@@ -429,6 +429,7 @@ def _legacy_table(stem: str, bean: str, table: str, default_name: str) -> Any:
     """Declare a legacy table (configuration#derived-names): the key for its name, and the keys for creating it."""
 
     def of(field: str, suffix: str, kind: ValueKind, meaning: str, default: object, **more: Any) -> Key:
+        """Return the key that sets `field`. Its name is `stem` with this suffix."""
         name = stem + suffix
         own = {"aliases": (f"{bean}.{name}",), "note": _LEGACY_ONLY, "sets": field} | more
         return Key(name, kind, Section.LEGACY_TABLES, meaning, default, **own)

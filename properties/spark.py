@@ -23,7 +23,7 @@ from mld.properties.spark_catalogs import catalog_shown, problems
 from mld.properties.spark_keys import KEYS, REMOVED, TEXT
 from mld.properties.spark_lines import SinkLines, SparkLines
 from mld.properties.spark_names import CATALOG_PREFIX, CONF_PREFIX, PREFIX, SINK_PREFIX, TABLE_PREFIX
-from mld.properties.spark_places import shared_places
+from mld.properties.spark_places import check_places
 from mld.properties.spark_values import Format, OnPoison
 
 SINK_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -169,7 +169,7 @@ def _unknown(name: str, place: str) -> Remark:
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
-    """Check the keys in `values` against each other, and fill in, there, the defaults that depend on other keys. Return
+    """Check the keys in `values` against each other, and add to `values` the defaults that depend on other keys. Return
     the remarks; `places` says where each key is set.
     """
     remarks: list[Remark] = []
@@ -197,7 +197,7 @@ def _together(
     if str(values["master"]).split("[")[0] != "local" and not values["spool"]:
         remedy = "name a directory that every node mounts at the same path, or s3://bucket/directory"
         say("spool", "is required by a master that is not local", remedy, place=places.get("master", file_name))
-    shared_places(values, sinks, say)
+    check_places(values, sinks, say)
     for name, sink in sinks.items():
         for part in BETWEEN_COLUMNS.split(sink.values.get("partitionBy", "")):
             if "(" in part and not (TRANSFORM.fullmatch(part.strip()) and sink.values.get("format") == "iceberg"):

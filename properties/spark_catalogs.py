@@ -58,8 +58,8 @@ def problems(
 
 
 def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the problems of one catalog. `given` has its properties, `prefix` the key before them; `conf` has the other
-    settings of Spark.
+    """Yield the problems of one catalog. `given` has its properties, and `prefix` is the part of their keys that names
+    the catalog; `conf` has the other settings of Spark.
     """
     if f"spark.sql.catalog.{catalog}" in conf:
         yield prefix, f"and mld.spark.conf.spark.sql.catalog.{catalog} are the same catalog", "keep one of them"

@@ -1,7 +1,7 @@
 """The table of the Spark processor's keys, and the table of keys of an earlier version.
 
-`spark` uses it to read the lines of a file, and docs/use/configuration.md is generated from it. The text of a key is
-for operators.
+`spark` reads the lines of a file by both tables, and docs/use/configuration.md is generated from the first one. The
+text of a key is for operators.
 """
 
 from __future__ import annotations

@@ -18,33 +18,39 @@ from mld.properties.spark_names import PREFIX, SINK_PREFIX
 PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
 """Formats of which a sink keeps its marks beside its rows."""
 FILES = PLACED[:6]
+"""Formats of plain files."""
 TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
 """Directories that list the files of a table. If one of them exists, Spark's readers see only the files that it
 lists."""
 JDBC = "jdbc"
 
 
-def shared_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
-    """Refuse two sinks in one place: they would have the same marks, and what one has written would count as written by
-    the other. Also refuse dead letters in the place of a sink, a spool that is a whole bucket or overlaps with a sink
-    or with dead letters, and a path that begins like S3 but names no bucket. Warn of a format that looks misspelt. Each
-    remark is made by calling `say`.
+def check_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
+    """Call `say` with a remark for each place that cannot be used.
+
+    Refused are: two sinks in one place, or a sink in the place of the dead letters, because they would have the same
+    marks, and what one has written would count as written by the other; a spool that is a whole bucket, or overlaps
+    with a sink or with the dead letters; and a path that begins like S3 but names no bucket. There is a warning for a
+    format that looks misspelt.
     """
-    letters = values["deadLetter"]
-    taken = {spelled(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
-    _of_bucket("deadLetter", str(letters or ""), say)
+    dead_letters = values["deadLetter"]
+    user_of_place = {spelled(str(dead_letters)): f"{PREFIX}deadLetter"} if dead_letters else {}
+    _check_bucket("deadLetter", str(dead_letters or ""), say)
     spool = spelled(str(values["spool"] or ""))
     if re.fullmatch(r"s3:/{0,2}[^/]*", spool):
         say("spool", "is a whole bucket, in which old pages are deleted", "write s3://bucket/directory")
-    for key, path in {"deadLetter": letters, **{f"sink.{one}.path": _where(sinks[one]) for one in sinks}}.items():
+    for key, path in {
+        "deadLetter": dead_letters,
+        **{f"sink.{one}.path": _place_of_marks(sinks[one]) for one in sinks},
+    }.items():
         if path and values["spool"] and _overlap(spool, spelled(str(path))):
             say("spool", f"has what {PREFIX}{key} has, or is within it", "give it a directory of its own")
     for name, sink in sinks.items():
-        _of_bucket(f"sink.{name}.path", sink.values.get("path", ""), say, place=sink.place)
-        where = _where(sink)
-        if where is not None and taken.setdefault(where, f"{SINK_PREFIX}{name}") != f"{SINK_PREFIX}{name}":
+        _check_bucket(f"sink.{name}.path", sink.values.get("path", ""), say, place=sink.place)
+        place = _place_of_marks(sink)
+        if place is not None and user_of_place.setdefault(place, f"{SINK_PREFIX}{name}") != f"{SINK_PREFIX}{name}":
             remedy = "give each a place of its own, or write one frame (unionByName); rows of one would be left out"
-            say(f"sink.{name}", f"is in the same place as {taken[where]}", remedy, place=sink.place)
+            say(f"sink.{name}", f"is in the same place as {user_of_place[place]}", remedy, place=sink.place)
         format_ = sink.values.get("format", "").lower()
         known = (*PLACED, JDBC)
         if format_ and format_ not in known and (near := nearest(format_, known, cutoff=0.75)):
@@ -69,13 +75,13 @@ def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[R
                 yield Remark(Level.ERROR, key, place, why, "use a new directory")
 
 
-def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> None:
+def _check_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> None:
     """Refuse a path that begins like one of S3 but names no bucket, such as ``s3:/lake``."""
     if re.match(r"s3[an]?:(?!//[^/])", path, re.IGNORECASE):
         say(name, "begins like S3 and names no bucket", "write s3://bucket/directory, with two slashes", **where)
 
 
-def _where(sink: SinkLines) -> str | None:
+def _place_of_marks(sink: SinkLines) -> str | None:
     """Return the place where a sink keeps its marks, for the comparison with other sinks; None if its marks cannot be
     those of another sink.
     """

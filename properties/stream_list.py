@@ -31,7 +31,7 @@ CONSUMER_ARN = re.compile(
 )
 NO_CONSUMER_ARN = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
 NO_TIME = "is not possible: the stream of a DynamoDB table cannot be read from a time on"
-TABLE_EPOCH = 1
+TABLE_EPOCH = 1  # of the stream of a DynamoDB table, in a lease table
 EPOCH_MILLIS_FROM = 10**11  # as seconds, this would be in the year 5138; so a larger number is in milliseconds
 
 
@@ -218,7 +218,7 @@ def _stream(
 def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Iterator[Remark]:
     """Yield errors about streams that are listed twice, or that one application cannot read together."""
     partition: tuple[str, str] | None = None
-    seen: dict[tuple[str, str], StreamSetting] = {}
+    by_account_and_name: dict[tuple[str, str], StreamSetting] = {}
     for stream in streams:
         if stream.arn is None:
             continue
@@ -236,7 +236,7 @@ def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Itera
         elif stream.arn.regions_partition is not None:
             message = f"names the partition {stream.arn.partition}, but its region is in {stream.arn.regions_partition}"
             yield Remark(Level.ERROR, key, place, message, "copy the ARN from the service")
-        earlier = seen.setdefault((stream.arn.account, stream.arn.name), stream)
+        earlier = by_account_and_name.setdefault((stream.arn.account, stream.arn.name), stream)
         if earlier is stream:
             continue
         assert earlier.arn is not None

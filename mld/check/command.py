@@ -227,6 +227,7 @@ def _line(text: str) -> Text:
 
 
 def _console() -> Console:
+    """Return a console on stdout. If stdout is no terminal, its width is fixed."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a value may have characters that the locale cannot show
     return Console(

@@ -1,8 +1,8 @@
 """`mld conformance`: tests whether a command is a record processor that keeps the child protocol.
 
 Rules: protocol#conformance-of-a-command. For each script (`conformance_scripts`) the command is started as a real
-process, and one session is held with it, in which mld talks as the daemon does. No process is left behind, and every
-wait has a deadline.
+process, and mld holds one session with it, in the part of the daemon. No process is left behind, and every wait has a
+deadline.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout
         await script.hold(session, report)
         await session.end_input()
     except SessionOver as over:
+        # In some scripts a child that exits with an error keeps the rule, too.
         if script.may_end and over.ended and script.rule and await session.exit_status() not in (None, 0):
             report.passed(script.rule)
             return

@@ -53,7 +53,7 @@ class SessionScript:
 
 
 async def _life(session: Session, report: Report) -> None:
-    """Hold a usual life of a child up to the loss of its lease, and judge whether it checkpoints when asked to stop."""
+    """Run an ordinary life of a child until its lease is lost, and judge whether it checkpoints when asked to stop."""
     await session.initialize()
     await session.process(_records(0, 3))
     await session.process(_records(3, 3), 5000)
@@ -66,7 +66,9 @@ async def _life(session: Session, report: Report) -> None:
 
 
 async def _shard_end(session: Session, report: Report) -> None:
-    """Hold a life up to the end of the shard, and judge how the child checkpoints that end."""
+    """Run a child's life until its shard ends. Judge whether the child checkpoints that end, and how it asks: it should
+    name no position, or SHARD_END.
+    """
     await session.initialize()
     await session.process(_records(0, 3))
     await session.end_shard()
@@ -85,13 +87,15 @@ async def _shard_end(session: Session, report: Report) -> None:
 
 
 async def _at_end_of_input(session: Session, _: Report) -> None:
-    """Hold a life that ends without `leaseLost` or `shardEnded`: the child's input is closed after a batch."""
+    """Run a life that ends without `leaseLost` or `shardEnded`: after a batch, `conformance` closes the child's
+    input.
+    """
     await session.initialize()
     await session.process(_records(0, 1))
 
 
 async def _unusual(session: Session, _: Report) -> None:
-    """Send unusual records, and then an ordinary one."""
+    """Send unusual records, whose lag is unknown (None), and then an ordinary record."""
     await session.initialize()
     await session.process(_unusual_records(), None)
     await session.process(_records(100, 1))
@@ -99,14 +103,14 @@ async def _unusual(session: Session, _: Report) -> None:
 
 
 async def _several_streams(session: Session, _: Report) -> None:
-    """Hold a usual life in which `initialize` names the stream."""
+    """Run an ordinary life in which `initialize` names the stream, as in a daemon with several streams."""
     await session.initialize(STREAM)
     await session.process(_records(0, 3))
     await session.lose_lease()
 
 
 async def _schema_registry(session: Session, _: Report) -> None:
-    """Send a plain record, one that the schema registry has decoded, and one that it could not decode."""
+    """Send a plain record, a record with the keys of a decoded schema, and a record marked as not decodable."""
     await session.initialize()
     plain, decoded, marked = _records(0, 3, b'{"id": 7}')
     await session.process([plain, replace(decoded, extra=SCHEMA_KEYS), replace(marked, extra=SCHEMA_ERROR)])
@@ -122,7 +126,7 @@ async def _large(session: Session, _: Report) -> None:
 
 
 async def _throttled(session: Session, report: Report) -> None:
-    """Refuse the first checkpoint as throttled, and judge whether the child tries again."""
+    """Run a life in which the first checkpoint is throttled, and judge whether the child tries again."""
     await session.initialize()
     await session.process(_records(0, 3))
     await session.end_shard()
@@ -136,7 +140,9 @@ async def _throttled(session: Session, report: Report) -> None:
 
 
 async def _refused(session: Session, report: Report) -> None:
-    """Hold a conversation in which every checkpoint of the child is refused: `replies` of the script refuses them."""
+    """Run a life in which the script's `replies` refuse every checkpoint. If the child asked for none during the batch,
+    its shard ends, because there it must ask.
+    """
     await session.initialize()
     await session.process(_records(0, 3))
     if session.answered:
@@ -146,7 +152,9 @@ async def _refused(session: Session, report: Report) -> None:
 
 
 async def _lost(session: Session, report: Report) -> None:
-    """Refuse every checkpoint because the lease is gone, and judge whether the child tries again in the same action."""
+    """Run a life in which every checkpoint is refused because the lease is gone. Judge whether the child tries again in
+    the same action.
+    """
     await _refused(session, report)
     actions = [one.action for one in session.answered]
     if len(actions) != len(set(actions)):

@@ -132,7 +132,7 @@ class Session:
     async def end_input(self) -> None:
         """Close the child's input, and judge how the child ends."""
         if self._report.verdict(Rule.END_OF_INPUT) is RuleVerdict.FAIL:
-            return  # it was waited for in an earlier session
+            return  # an earlier session has waited in vain for the exit
         self._child.close_input()
         status = await self.exit_status()
         if status is None:
@@ -150,7 +150,7 @@ class Session:
         try:
             while (line := await self._next_line(deadline_s)) is not None:
                 if isinstance(self._look_at(line), CheckpointAsked):
-                    self._conversation.reply(CheckpointErrorName.SHUTDOWN)  # the child no longer reads
+                    self._conversation.reply(CheckpointErrorName.SHUTDOWN)  # not sent: the child no longer reads
         except TimeoutError:
             return None
         await self._child.end()
@@ -222,8 +222,8 @@ class Session:
         await self._written(self._child.begin_write([self._conversation.reply(error)]))
 
     async def _written(self, writing: asyncio.Future[None] | None) -> None:
-        """Wait until the write is done. A closed pipe is ignored here: the child's output ends then, or nothing
-        comes.
+        """Wait until the write is done. A closed pipe is no error here: whoever reads the child's output then finds
+        that it has ended, or that no answer comes.
         """
         if writing is not None:
             with suppress(ConnectionError):

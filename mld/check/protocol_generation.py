@@ -22,11 +22,13 @@ KEY = "mld.protocolVersion"
 SOURCE_BYTES_MAX = 256 * 1024
 _KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
 _NEW = re.compile(r"leaseLost|shardEnded|lease_lost|shard_ended")
+"""Names of actions, or of methods for them, that only a program for KCL 2.x or later has."""
 _OLD = re.compile(r"""["']shutdown["']""")
+"""The action of KCL 1.x in place of these."""
 
 
 def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
-    """Return a warning if the command's program seems to speak another generation than the file names."""
+    """Return a warning if the command's program seems to speak another generation than `KEY` is set to."""
     found = guess(split_command(settings.child.command), environment)
     if found is None or found[0].value == settings.child.protocol_version:
         return []

@@ -1,8 +1,8 @@
 """`refusals`: finds values of a readable file that `mld run` or AWS would refuse. Used by `mld run` and `mld check`.
 
-Names are checked against the rules of the services. Programs and packages must exist on this
-machine. A remark never contains a value from the file, because the value may contain a secret; `mld check` itself shows
-the values that may be shown.
+Names are checked against the rules of the services. Programs and packages must exist on this machine. A remark never
+contains a value from the file, because the value may contain a secret; `mld check` itself shows the values that may be
+shown.
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ class LeaseDiscovery:
                     break
 
     def _next_list_at(self) -> float:
-        """Return when to query the index next."""
+        """Return when to query the index next: a period after the last query, or after the last scan of the whole table
+        (`_shown_at`), which shows the same; much later if this worker leads alone.
+        """
         latest = self._listed_at + QUERY_SPACING_S_MAX
         if self._leads_alone:  # nobody else assigns leases, so a query only finds leases that this worker has lost
             return latest

@@ -1,8 +1,8 @@
 """Reads the levels in a logback file of Java, as logback does. Everything else in the file has an effect on Java only.
 
 ``${NAME:-default}`` stands for a variable that the file defines (`property`, `variable`), or for one of the
-environment. The levels `INHERITED` and `NULL` mean the level of the logger above. What cannot be used is left out, and
-named in a warning. Nothing in a well-formed file is an error.
+environment. The levels `INHERITED` and `NULL` mean the level of the parent logger. A part of the file that cannot be
+used is left out, and a warning names it; nothing in a well-formed file causes an error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ FILE_BYTES_MAX = 1024 * 1024
 SUBSTITUTIONS_MAX = 20
 """How many variables are replaced in one value. There is a limit because a variable may refer to itself."""
 NAMED_MAX = 5
+"""How many of the loggers that log nothing here are named in the warning."""
 WORD_CHARACTERS_MAX = 40
 LEVELS: Mapping[str, int] = {
     "ALL": logging.DEBUG,
@@ -50,7 +51,7 @@ class LogbackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LogbackLevels:
-    """The level of each logger; `ROOT` is the logger above all. `ignored` lists in words what in the file has no
+    """The level of each logger; `ROOT` is the root logger. `ignored` has a text for each part of the file without an
     effect.
     """
 
@@ -59,7 +60,8 @@ class LogbackLevels:
 
 
 def levels_of(file: str, env: Mapping[str, str], *, again: bool = False) -> LogbackLevels:
-    """Return the levels in the file. `again`: a running daemon reads it again, and cannot read a pipe twice.
+    """Return the levels in the file. `again`: a running daemon reads the file once more. It must not be a pipe then,
+    because a pipe cannot be read twice.
 
     Raises LogbackError, and nothing else.
     """
@@ -88,7 +90,7 @@ class _Reading:
         self._ignored: list[str] = []
 
     def result(self) -> LogbackLevels:
-        """Return the levels, and in words what was ignored."""
+        """Return the levels, and texts about what was ignored."""
         ignored = list(dict.fromkeys(self._ignored))
         if self._foreign:
             names = ", ".join(self._foreign[:NAMED_MAX]) + (", …" if len(self._foreign) > NAMED_MAX else "")
@@ -96,8 +98,8 @@ class _Reading:
         return LogbackLevels(self._levels, tuple(ignored))
 
     def take(self, element: Element) -> None:
-        """Take what counts from one element of the file: the value of a variable, or the level of a logger. Note as
-        ignored what names another file or a condition; leave out any other element, such as an appender.
+        """Read one element of the file: it sets a variable, or the level of a logger. An element that names another
+        file or a condition is noted as ignored. Any other, such as an appender, is left out without a note.
         """
         match _tag(element):
             case "property" | "variable" if (name := element.get("name")) is not None:
@@ -111,7 +113,9 @@ class _Reading:
                 self._take_levels(ROOT if name.upper() == "ROOT" else name, element)
 
     def _take_levels(self, name: str, element: Element) -> None:
-        """Read the level of a logger. As in logback, it is an attribute, or an element of its own."""
+        """Read the level of a logger. As in logback, it is an attribute of the logger's element, or an element in
+        it.
+        """
         texts = [element.get("level"), *(one.get("value") for one in element if _tag(one) == "level")]
         for text in filter(None, texts):
             word = self._filled(text).strip().upper()
@@ -124,8 +128,8 @@ class _Reading:
                 self._foreign.append(name)
 
     def _filled(self, text: str) -> str:
-        """Return the text with variables replaced by their values, the innermost first. It ends at a variable without a
-        value.
+        """Return the text with variables replaced by their values, the innermost first. The replacement stops at a
+        variable without a value.
         """
         for _ in range(SUBSTITUTIONS_MAX):
             found = _VARIABLE.search(text)

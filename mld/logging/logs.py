@@ -46,6 +46,7 @@ _LEAST_PRIORITY = 7
 _PLAIN = (int, float, bool, type(None))
 
 Fit = Callable[[str], str]
+"""A function that makes text of others fit for the log: without secrets, and in text form on one printable line."""
 
 QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
 """Libraries whose messages at INFO and below are useful to their authors only."""

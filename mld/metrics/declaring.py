@@ -33,6 +33,7 @@ None means unknown, and nothing is published.
 NOTHING: frozenset[Dimension] = frozenset()
 
 METRIC, JAVA = "metric", "java"
+"""Keys in the metadata of a field for its `Metric` and its `JavaMetric`s. A method has its `Metric` as an attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ class Metric:
     def series(self, value: Value, *first: str) -> Iterator[tuple[tuple[str, ...], Number | SpreadValue]]:
         """Yield each number of `value` with its label values, which begin with `first`."""
         if isinstance(value, Mapping):
-            for words, number in value.items():
-                yield (*first, *words.split(" ")), number
+            for joined_labels, number in value.items():
+                yield (*first, *joined_labels.split(" ")), number
         elif value is not None:
             yield first, value
 
@@ -187,6 +188,7 @@ def _instrument(make: Callable[[], Any], metric: Metric, java: tuple[JavaMetric,
 
 
 def _nearest(java: tuple[JavaMetric, ...]) -> str:
+    """Return operation and name of the last of these metrics of KCL, for `Metric.java`."""
     return f"{java[-1].operation} {java[-1].name}" if java else ""
 
 

@@ -1,6 +1,6 @@
 """Free space on the file systems that a daemon writes to.
 
-A place is a directory that it writes to, named by its purpose: `deadLetter`, `archive`, `spool` and so on.
+A place is a directory that the daemon writes to, named by its purpose: `deadLetter`, `archive`, `spool` and so on.
 """
 
 from __future__ import annotations

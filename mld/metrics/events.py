@@ -22,7 +22,7 @@ KEPT_S = 7 * 86_400.0
 PACKED_BYTES_MAX = 4_000
 """Longest content of the row: it costs four write units, or one read unit."""
 COMPRESSED_CHARACTERS_MAX = 40_000
-"""At most this many characters of events are compressed: ten times what may fit, so it takes a millisecond or two."""
+"""At most this many characters of events are compressed: ten times what may fit. This takes a millisecond or two."""
 COMPRESSION_LEVEL = 3
 UNPACKED_BYTES_MAX = 256 * 1024
 """`EVENTS_MAX` events are never longer than this. Longer content was not packed by `pack`."""
@@ -134,8 +134,8 @@ class EventBuffer:
 
 
 def _as_one(first: list[Event], count: int) -> list[Event]:
-    """Return events of the same kind as one event that counts and names their shards, if there are more than
-    `MOVES_MAX`. `first` are the first of them, `count` is the number of all.
+    """Return the moves of one group. If there are more than `MOVES_MAX`, return one event in their place, which counts
+    them and names their shards. `first` has the first moves of the group, and `count` is the number of all.
     """
     if count <= MOVES_MAX:
         return first

@@ -12,7 +12,8 @@ from mld.metrics.declaring import Instant, gauge, shown
 class TableMetrics:
     """Results of the last read of the whole lease table.
 
-    None means unknown: this worker has not read the whole table, or is not the leader, who alone looks for it.
+    None means unknown: this worker has not read the whole table, or only the leader finds out, and another worker
+    leads.
     """
 
     workers: int | None = gauge(

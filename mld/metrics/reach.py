@@ -19,7 +19,7 @@ THROTTLED_S = 60.0
 
 
 class TableReach:
-    """Keeps when one table was last asked and last answered. It may be silent for `lease_duration_s`.
+    """Remembers when one table was last asked, and when it last answered. A request may wait `lease_duration_s`.
 
     Times are monotonic seconds.
     """

@@ -310,7 +310,7 @@ class ShardMetrics:
     # --- what happens
 
     def entered(self, forced: ShardActivity | None, *, is_ending: bool) -> None:
-        """Note that the consumer has changed its state."""
+        """Note that the consumer has changed its state. `forced` is the activity, if that state alone decides it."""
         self.forced_activity, self.is_ending = forced, is_ending
 
     def paused(self, is_paused: bool) -> None:

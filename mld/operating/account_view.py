@@ -30,6 +30,7 @@ these calls per second.
 ROWS_MAX = 500
 """How many rows of each lease table are read: at most 63 read units, because a row is smaller than a kilobyte."""
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
+"""Ends of the names of the two other tables."""
 LEASE_DURATION_S = 30.0
 """Assumed, because the table does not store it. A worker's status that is older than two renewals of such a lease
 counts as unknown.
@@ -92,6 +93,7 @@ async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
     scan = raw_table(answer["Items"]).scan
     status = await in_turns(status_steps(scan, clock.wall(), ViewRules(LEASE_DURATION_S)))
     streams = {*status.labels.values()} or {shard.label for shard in status.shards if shard.label is not None}
+    # Leases of a single stream do not name it, but the reports of mld's workers do.
     streams = streams or {
         name for one in parse_rows(scan.others, LEASE_TABLE_KEY).reports if (name := one.mld.get("stream"))
     }

@@ -42,7 +42,7 @@ from mld.operating.steering import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-WORDS_CHARACTERS_MAX = 200
+NOTE_CHARACTERS_MAX = 200
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -55,10 +55,13 @@ _stop_fleet = click.option(
 
 
 def _new_file(help_text: str, *, is_required: bool = False) -> Callable[[F], F]:
-    """Give a command the parameter `path` for --file, which was --to in mld 0.2; elsewhere --to is a place."""
+    """Return a decorator that gives a command the option --file, as its parameter `path`.
+
+    In mld 0.2 this option was called --to, which is still accepted. Other commands have a --to that names a place.
+    """
 
     def decorate(command: F) -> F:
-        """Give the command its parameters."""
+        """Return the command with both options."""
 
         @wraps(command)
         def called(asked: Asked, path: Path | None, former_path: Path | None, **rest: Any) -> Any:
@@ -89,10 +92,10 @@ def move(asked: Asked) -> None:
     """
     shard, worker = asked.words
 
-    async def plan(seen: PlanInput) -> ActPlan:
+    async def plan(plan_input: PlanInput) -> ActPlan:
         """Return the plan to move the shard to the worker."""
-        is_3x, now_s = await seen.reader.is_3x(), seen.reader.clock.wall()
-        return plan_move(seen.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
+        is_3x, now_s = await plan_input.reader.is_3x(), plan_input.reader.clock.wall()
+        return plan_move(plan_input.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
 
     act("mld move", asked, plan)
 
@@ -105,10 +108,10 @@ def release(asked: Asked) -> None:
     SHARD is a shard's id, or its number.
     """
 
-    async def plan(seen: PlanInput) -> ActPlan:
+    async def plan(plan_input: PlanInput) -> ActPlan:
         """Return the plan to move the shard to the worker with the fewest leases."""
-        reader = seen.reader
-        return plan_release(seen.fleet, asked.words, reader.settings.leases.held_max, is_3x=await reader.is_3x())
+        reader = plan_input.reader
+        return plan_release(plan_input.fleet, asked.words, reader.settings.leases.held_max, is_3x=await reader.is_3x())
 
     act("mld release", asked, plan)
 
@@ -124,17 +127,17 @@ def drain(asked: Asked, undo: bool, why: str) -> None:
     """
     (name,) = asked.words
 
-    async def plan(seen: PlanInput) -> ActPlan:
+    async def plan(plan_input: PlanInput) -> ActPlan:
         """Return the plan to drain the worker, or to end the draining, in the table that has its report."""
-        worker = known_worker(seen.fleet, name).worker
-        reader, settings = seen.reader, seen.reader.settings
+        worker = known_worker(plan_input.fleet, name).worker
+        reader, settings = plan_input.reader, plan_input.reader.settings
         place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
-        if seen.table.row(worker) is None:  # its report is in the table of KCL 3.0 to 3.4
+        if plan_input.table.row(worker) is None:  # its report is in the table of KCL 3.0 to 3.4
             place = Place(settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         if undo:
-            return plan_undrain(seen.fleet, worker, place)
-        words, leases_max = _words(seen, why), settings.leases.held_max
-        return plan_drain(seen.fleet, worker, place, words, leases_max, is_3x=await reader.is_3x())
+            return plan_undrain(plan_input.fleet, worker, place)
+        note, leases_max = _note(plan_input, why), settings.leases.held_max
+        return plan_drain(plan_input.fleet, worker, place, note, leases_max, is_3x=await reader.is_3x())
 
     act("mld drain", asked, plan)
 
@@ -147,7 +150,7 @@ def pause(asked: Asked, why: str) -> None:
 
     SHARD is a shard's id, or its number.
     """
-    act("mld pause", asked, lambda seen: plan_pause(seen.fleet, asked.words[0], _words(seen, why)))
+    act("mld pause", asked, lambda plan_input: plan_pause(plan_input.fleet, asked.words[0], _note(plan_input, why)))
 
 
 @click.command("restart-child")
@@ -159,21 +162,25 @@ def restart_child(asked: Asked, why: str) -> None:
     It starts at once, without the pause that follows failures, and the restart does not count as a failure. SHARD is a
     shard's id, or its number.
     """
-    act("mld restart-child", asked, lambda seen: plan_restart(seen.fleet, asked.words[0], _words(seen, why)))
+    act(
+        "mld restart-child",
+        asked,
+        lambda plan_input: plan_restart(plan_input.fleet, asked.words[0], _note(plan_input, why)),
+    )
 
 
 @click.command()
 @asks("SHARD", acts=True)
 def resume(asked: Asked) -> None:
     """Resume a paused shard. SHARD is a shard's id, or its number."""
-    act("mld resume", asked, lambda seen: plan_resume(seen.fleet, asked.words[0]))
+    act("mld resume", asked, lambda plan_input: plan_resume(plan_input.fleet, asked.words[0]))
 
 
-def _words(seen: PlanInput, why: str) -> str:
-    """Return a note for the row: which operator acts, when, and why. It is cut to `WORDS_CHARACTERS_MAX`."""
-    when = datetime.fromtimestamp(seen.reader.clock.wall(), UTC).isoformat(timespec="seconds")
-    words = f"by {user_name()}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
-    return words[:WORDS_CHARACTERS_MAX]
+def _note(plan_input: PlanInput, why: str) -> str:
+    """Return a note for the row: which operator acts, when, and why. It is cut to `NOTE_CHARACTERS_MAX`."""
+    when = datetime.fromtimestamp(plan_input.reader.clock.wall(), UTC).isoformat(timespec="seconds")
+    note = f"by {user_name()}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
+    return note[:NOTE_CHARACTERS_MAX]
 
 
 # --- an application ---------------------------------------------------------------------------------------------------
@@ -219,7 +226,7 @@ def skip(asked: Asked, only: str | None, count: int | None, past: str | None, pa
     """
     if [only, count, past].count(None) != 2:
         raise click.UsageError("give one of --only, --records and --past")
-    act("mld skip", asked, lambda seen: leave_out(seen, asked.words[0], Unwanted(only, past, count), path))
+    act("mld skip", asked, lambda plan_input: leave_out(plan_input, asked.words[0], Unwanted(only, past, count), path))
 
 
 @click.command()

@@ -61,8 +61,8 @@ def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
         """Read the table, make the plan, and show or execute it. Return the exit code."""
         async with fleet_reader(settings) as reader:
             table = await read_table(reader.calls, reader.clock)
-            seen = PlanInput(reader, table, await reader.look(table.scan))
-            planned = planner(seen)
+            plan_input = PlanInput(reader, table, await reader.look(table.scan))
+            planned = planner(plan_input)
             plan = planned if isinstance(planned, ActPlan) else await planned
 
             def save() -> Path:

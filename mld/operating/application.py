@@ -105,8 +105,8 @@ class Application:
         """
         if self.setting is None:
             return self
-        seen = await self.require_table()
-        return replace(self, stream=stream_id_in(seen.table, self.setting, name))
+        observed = await self.require_table()
+        return replace(self, stream=stream_id_in(observed.table, self.setting, name))
 
     async def look(self) -> Observed:
         """Return the present rows of the application: leases, and worker reports in a table of their own. Raises
@@ -128,49 +128,49 @@ class Application:
         file for several, or the reverse. Raises TableError.
         """
         try:
-            seen = await self.look()
+            observed = await self.look()
         except TableMissingError as error:
             raise ActRefusedError(
                 f"application {self.settings.application_name} has no lease table: {error}"
             ) from error
-        if seen.table.scan.corrupt:
-            key, why = seen.table.scan.corrupt[0]
+        if observed.table.scan.corrupt:
+            key, why = observed.table.scan.corrupt[0]
             raise ActRefusedError(f"lease row {key} cannot be read: {why}; repair or delete the row first")
-        require_form(seen.table, is_several=self.is_several)
-        return seen
+        require_form(observed.table, is_several=self.is_several)
+        return observed
 
     async def table_or_none(self) -> Observed | None:
         """Return the rows; None if there is no table. Raises ActRefusedError if a row cannot be read; TableError."""
         table = await if_there(self.calls.send("DescribeTable", {}), None)
         return None if table is None else await self.require_table()
 
-    async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
+    async def require_nobody(self, observed: Observed, *, stop_fleet: bool) -> None:
         """Raise ActRefusedError if an owner of a lease is alive; with `stop_fleet` only if that is another operator.
 
         It watches the rows for one lease duration at most. Raises TableError.
         """
         if stop_fleet:
-            await self._refuse_living(seen, "", whom=is_operator)
+            await self._refuse_living(observed, "", whom=is_operator)
         else:
-            await self._refuse_living(seen, STOP_REMEDY)
+            await self._refuse_living(observed, STOP_REMEDY)
 
     async def require_no_workers(
-        self, seen: Observed, remedy: str, whom: Callable[[str], bool] = lambda _: True
+        self, observed: Observed, remedy: str, whom: Callable[[str], bool] = lambda _: True
     ) -> None:
         """Raise ActRefusedError if a worker is alive, even one without a lease. `whom` selects the workers that count.
 
         It watches the rows and reports for the time between two reports at most. Raises TableError.
         """
-        await self._refuse_living(seen, remedy, idle_report_s=self.settings.fleet.report_period_s, whom=whom)
+        await self._refuse_living(observed, remedy, idle_report_s=self.settings.fleet.report_period_s, whom=whom)
 
-    async def _refuse_living(self, seen: Observed, remedy: str, **which: Any) -> None:
+    async def _refuse_living(self, observed: Observed, remedy: str, **which: Any) -> None:
         """Raise ActRefusedError if a worker is alive. `which` is passed to `owner_life.living`."""
-        if alive := await living(self.look, seen, self.clock, self.lease_duration_s, **which):
-            raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
+        if alive := await living(self.look, observed, self.clock, self.lease_duration_s, **which):
+            raise ActRefusedError(refusal(alive, owners_of(observed), remedy))
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    async def shards(self, seen: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
+    async def shards(self, table: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
         """Return all shards of the stream. Raises ActRefusedError if the rows belong to another stream.
 
         `are_replaced` means that the command replaces all rows. Then they may belong to a deleted stream of the same
@@ -178,7 +178,7 @@ class Application:
         Raises StreamError and TableError, too.
         """
         shards = await self._list(None)
-        foreign = None if seen is None else await in_turns(foreign_evidence(shards, within(seen).scan.leases))
+        foreign = None if table is None else await in_turns(foreign_evidence(shards, within(table).scan.leases))
         if foreign is None or (are_replaced and await self._is_younger_than_table()):
             return shards
         raise ActRefusedError(foreign + (NOT_RECREATED if are_replaced else ""))
@@ -218,30 +218,30 @@ class Application:
             raise ActRefusedError(f"ListShards names no shard of stream {self.settings.stream_name}")
         return listing.shards
 
-    def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
-        """Open a hold on leases. Call it after `require_nobody`, because it treats operators among the owners as
+    def hold(self, observed: Observed) -> AbstractAsyncContextManager[OperatorHold]:
+        """Open a hold on leases. Call it after `require_nobody`, because the hold treats operators among the owners as
         dead.
         """
-        dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
+        dead = frozenset(owner for owner in owners_of(observed) if is_operator(owner))
         return operator_hold(self.leases, self.clock, self.me, self.lease_duration_s, dead=dead)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def plan(self, planner: Planner, seen: RawTable) -> ActPlan:
+    def plan(self, planner: Planner, table: RawTable) -> ActPlan:
         """Return what is left to write: the plan to print, and later the changes to write. Raises ActRefusedError."""
-        return in_stream(planner(within(seen), self.me), self.stream)
+        return in_stream(planner(within(table), self.me), self.stream)
 
     async def carry_out(
-        self, planner: Planner, report: Report, seen: Observed, *, stop_fleet: bool = False
+        self, planner: Planner, report: Report, observed: Observed, *, stop_fleet: bool = False
     ) -> list[Outcome]:
         """Take all leases, write the changes of `planner` until it plans no more, and give the leases back.
 
-        `seen` is the table that was given to `require_nobody`. Raises ActRefusedError if another worker or operator has
-        written since. Raises TableError; then each row is either as before or as planned.
+        `observed` is the table that was given to `require_nobody`. Raises ActRefusedError if another worker or operator
+        has written since. Raises TableError; then each row is either as before or as planned.
         """
-        self.leases.types_rows = not outline(seen.table.rows).is_of_2x
-        async with self.hold(seen) as hold:
-            now = await self.look() if stop_fleet else seen
+        self.leases.types_rows = not outline(observed.table.rows).is_of_2x
+        async with self.hold(observed) as hold:
+            now = await self.look() if stop_fleet else observed
             await hold.take(now.table.scan.leases, by_force=stop_fleet)
             # Until a former owner notices the loss, it believes that it holds the lease, and may create rows of child
             # shards.
@@ -287,25 +287,25 @@ def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Itera
 
 
 async def act_on(
-    app: Application, command: str, asked: Asked, planner: Planner, seen: Observed, *, stop_fleet: bool
+    app: Application, command: str, asked: Asked, planner: Planner, observed: Observed, *, stop_fleet: bool
 ) -> int:
-    """Print the plan that `planner` makes from the rows as `seen`, and with --execute carry it out; return the exit
+    """Print the plan that `planner` makes from the rows as `observed`, and with --execute carry it out; return the exit
     code. With --execute, raises ActRefusedError if an owner of a lease is alive (`require_nobody`, which describes
     `stop_fleet`).
     """
-    plan = app.plan(planner, seen.table)
+    plan = app.plan(planner, observed.table)
     if app.setting is not None:
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
 
     def save() -> Path:
-        return save_rows(command, app.settings, seen.table.rows, app.clock.wall(), asked.backup_file)
+        return save_rows(command, app.settings, observed.table.rows, app.clock.wall(), asked.backup_file)
 
     async def write(report: Report) -> Sequence[Outcome]:
-        outcomes = await app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
+        outcomes = await app.carry_out(planner, report, observed, stop_fleet=stop_fleet)
         await note_act(app.calls, app.clock, plan, outcomes)
         return outcomes
 
-    return await perform(plan, asked, save, write, partial(app.require_nobody, seen, stop_fleet=stop_fleet))
+    return await perform(plan, asked, save, write, partial(app.require_nobody, observed, stop_fleet=stop_fleet))
 
 
 @asynccontextmanager

@@ -3,8 +3,9 @@
 The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only the
 file's owner may read it (0600). It never replaces another file. An act changes rows only after the file is on the disk.
 
-Whoever restores has all rows in memory. So no file is larger than `FILE_BYTES_MAX`, when it is written and when it is
-read: a file that somebody else made must not fill the memory, and no export must be useless.
+`mld restore` keeps all rows in memory, so a file has at most `FILE_BYTES_MAX`. This is checked when a file is read,
+because a file that somebody else made must not fill the memory, and when one is written, because a larger file could
+not be restored.
 """
 
 from __future__ import annotations

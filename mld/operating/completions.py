@@ -23,8 +23,8 @@ option. A shell inserts an offered word without quoting it, and a row may name a
 
 
 def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return what a shell may offer for the next word, of which `begun` is typed: files, or the shards and workers of
-    the lease table. `names` says what the words of the command are.
+    """Return what a shell may offer for the next word: files, or the shards or workers of the lease table. `begun` is
+    the part of the word that is typed already. `names` are the names of the command's arguments, such as SHARD.
 
     Returns nothing if the table does not answer within `COMPLETION_S`.
     """

@@ -35,8 +35,8 @@ def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
 
 
 async def endpoint_finding(about: str, url: str, proxy: str | None, ca_bundle: str | None, source: str) -> Diagnosis:
-    """Try to connect to `url`, or to the proxy (``host:port``) before it, and return the finding. `source` leads to
-    that address.
+    """Try to connect to `url`, or to the proxy (``host:port``) before it, and return the finding. `source` names the
+    setting that decides about the address.
     """
     address = urlsplit(url)
     host, port = str(address.hostname), address.port or PORTS.get(address.scheme, 443)

@@ -29,7 +29,7 @@ WORKER = "a-worker-is-not-well"
 """Anchors of the runbook."""
 
 ShardJudge = Callable[[FleetSight, ShardView, str], tuple[str, str]]
-"""A function of the sight, the shard, and the shard's name in commands; it returns words and remedy of the fault."""
+"""A function of the sight, the shard, and the shard's name in commands, which returns words and remedy of the fault."""
 KINDS: dict[str, FaultKind] = {}
 """All kinds of faults by name, in the order of their declaration."""
 SHARD_JUDGES: dict[str, ShardJudge] = {}

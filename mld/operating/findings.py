@@ -36,6 +36,7 @@ FILES_BASE = 100
 """Open files that a daemon needs besides those of its children."""
 SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
 _KINDS = {JAVA: JAVA_3X, UNREPORTED: SILENT}
+"""Texts for those kinds of workers whose own name does not explain them."""
 
 _REFUSALS = (
     (
@@ -78,7 +79,7 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One finding: what was examined (`about`), how it is (`health`), the same in words, and what to do."""
+    """One finding: what was examined (`about`), whether it is well (`health`), a text about it, and what to do."""
 
     health: Health
     about: str
@@ -260,20 +261,20 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
     return warn("billing", f"{words}; renewing {open_shards} leases takes about {needed} a second", remedy)
 
 
-def rows_findings(seen: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis]:
+def rows_findings(sight: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis]:
     """Yield findings about the lease rows, compared with the listed shards, and about the workers that share the
     table.
     """
-    assert seen.fleet is not None
-    if not seen.fleet.shards and not seen.corrupt:
+    assert sight.fleet is not None
+    if not sight.fleet.shards and not sight.corrupt:
         yield ok("lease rows", "none yet; the first start makes them")
         return
-    faults = [fault for fault in general_faults(seen) if fault.declared.of_setup]
+    faults = [fault for fault in general_faults(sight) if fault.declared.of_setup]
     yield from map(diagnosis, faults)
     if not faults:
-        listed = ", all of this stream" if None in seen.listed else ""
-        yield ok("lease rows", f"{len(seen.fleet.shards)} rows{listed}")
-    yield from _versions(seen.fleet, is_3x=is_3x)
+        listed = ", all of this stream" if None in sight.listed else ""
+        yield ok("lease rows", f"{len(sight.fleet.shards)} rows{listed}")
+    yield from _versions(sight.fleet, is_3x=is_3x)
 
 
 def diagnosis(fault: FleetFault) -> Diagnosis:

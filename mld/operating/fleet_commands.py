@@ -79,6 +79,7 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
     """
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
+        """Return the shards as a table, and as a value for JSON."""
         shards = status.shards if show_all else status.open_shards
         value = plain_values.fleet_value(status, shards, faults)
         if by == "stream":
@@ -99,6 +100,7 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
     """
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
+        """Return the workers as a table, and as a value for JSON."""
         value = {
             "leader": status.leader,
             "faults": [fault_value(fault) for fault in faults],
@@ -131,6 +133,7 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
     """
 
     def shown(status: FleetStatus, faults: Sequence[FleetFault]) -> tuple[Listing, Any]:
+        """Return the lags as a table, and as a value for JSON."""
         value = {
             "behindSeconds": status.behind_s,
             "faults": [fault_value(fault) for fault in faults],
@@ -184,7 +187,8 @@ def _look(
 ) -> None:
     """Read the fleet, or one stream of it, print it, and exit. The code is 0 if no fault counts (`is_green`), else 1.
 
-    Without `of_shards` the faults of single shards are left out.
+    `shown` returns a table of the fleet and its faults, and a value for JSON with the same content. Without `of_shards`
+    the faults of single shards are left out.
     """
     settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s

@@ -1,7 +1,8 @@
 """The writes to rows that an operator holds. Pure.
 
-Each is conditional: the row must still belong to this operator, and be in no handoff. An operator's id is made for one
-run of one command, so no other process writes a row under it. The operator's own renewals do not affect the condition.
+A change of a row is conditional: the row must still belong to this operator, and be in no handoff. An operator's id is
+made for one run of one command, so no other process writes a row under that id. The operator's own renewals do not
+affect the condition.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _STALE = (
     rows.LEFT_OUT,
     *rows.STATUS,
 )
-"""Attributes that describe the former place of a row. They are removed when the row gets another place."""
+"""Attributes that belong to the former position of a row. They are removed when the row gets another position."""
 _OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
 """Attributes that describe the holder of a row."""
 
@@ -39,8 +40,8 @@ def put_back(row: Row, me: str) -> LeaseWrite[bool]:
 
 
 def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Change the row so that it looks as if it had been created as `target`: with the checkpoint, parents and hash
-    range of `target`.
+    """Change a row, which was read as `seen`, so that it looks as if it had been created as `target`: with the
+    checkpoint, parents and hash range of `target`.
     """
     new = rows.new_row(target)
     moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]

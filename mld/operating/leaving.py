@@ -34,12 +34,13 @@ STOP_REMEDY = "stop them first: they write rows that KCL 2.x cannot read"
 def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordinator: Place | None = None) -> ActPlan:
     """Plan what is left to change in the lease table, and in the coordinator table of KCL 3.0 to 3.4."""
     changes = [
-        Change("no longer says that it was made for KCL 3.5", _without_type(row, removes=(rows.ENTITY_TYPE,)))
+        Change("no longer says that it was made for KCL 3.5", _write_if_unchanged(row, removes=(rows.ENTITY_TYPE,)))
         for row in table.rows
         if rows.is_lease(row) and rows.ENTITY_TYPE in row
     ]
+    # The row that puts the fleet into 3.x mode comes last.
     gone = sorted(table.scan.others, key=lambda row: (_key(row) == CLIENT_VERSION.key, _key(row)))
-    changes += [Change("goes", _without_type(row)) for row in gone]
+    changes += [Change("goes", _write_if_unchanged(row)) for row in gone]
     for row in coordinator_rows:
         if row[COORDINATOR_TABLE_KEY]["S"] == CLIENT_VERSION.key:
             seen = Value(":seen", row[CLIENT_VERSION.attribute])
@@ -48,8 +49,10 @@ def plan_leaving(table: RawTable, coordinator_rows: Iterable[Row] = (), coordina
     return ActPlan(TITLE, tuple(changes))
 
 
-def _without_type(row: Row, **how: tuple[str, ...]) -> LeaseWrite[bool]:
-    """Return a write that changes or deletes the row, if the row's entity type is still the one that was read."""
+def _write_if_unchanged(row: Row, **how: tuple[str, ...]) -> LeaseWrite[bool]:
+    """Return a write that changes or deletes the row, if the row's entity type is still the one that was read. `how`
+    has further arguments of the write.
+    """
     seen = Condition.equal(rows.ENTITY_TYPE, Value(":type", row[rows.ENTITY_TYPE]))
     return writes.yes_or_no("leave", _key(row), seen, **how)
 
@@ -63,9 +66,9 @@ async def make_room_for_2x(app: Application, asked: Asked) -> int:
 
     Raises ActRefusedError, TableError.
     """
-    seen = await app.require_table()
+    observed = await app.require_table()
     coordinator = Place(app.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
-    plan = plan_leaving(seen.table, await app.rows_of(coordinator.table), coordinator)
+    plan = plan_leaving(observed.table, await app.rows_of(coordinator.table), coordinator)
 
     def table_of(change: Change) -> LeaseTable:
         if change.place is None:
@@ -79,13 +82,13 @@ async def make_room_for_2x(app: Application, asked: Asked) -> int:
         )
 
     def save() -> Path:
-        return save_rows("mld leave-3x", app.settings, seen.table.rows, app.clock.wall(), asked.backup_file)
+        return save_rows("mld leave-3x", app.settings, observed.table.rows, app.clock.wall(), asked.backup_file)
 
     async def write(report: Report) -> Sequence[Outcome]:
         return await carry_out(plan, table_of, app.clock, report=report)
 
-    return await perform(plan, asked, save, write, lambda: _require_none_of_3x(app, seen))
+    return await perform(plan, asked, save, write, lambda: _require_none_of_3x(app, observed))
 
 
-async def _require_none_of_3x(app: Application, seen: Observed) -> None:
-    await app.require_no_workers(seen, STOP_REMEDY, whom=reporting_workers(seen).__contains__)
+async def _require_none_of_3x(app: Application, observed: Observed) -> None:
+    await app.require_no_workers(observed, STOP_REMEDY, whom=reporting_workers(observed).__contains__)

@@ -52,13 +52,13 @@ class Unwanted:
     """How many records after the checkpoint are left out."""
 
 
-async def leave_out(seen: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
+async def leave_out(plan_input: PlanInput, shard: str, unwanted: Unwanted, path: Path) -> ActPlan:
     """Return a plan that leaves the `unwanted` records of a shard out, and saves them in the new file `path`.
 
     The plan writes marks into the lease row. A mark names one user record, or a record with all its user records.
     Raises ActRefusedError; other MldErrors if the stream or the table cannot be read.
     """
-    fleet, settings = seen.fleet, seen.reader.settings
+    fleet, settings = plan_input.fleet, plan_input.reader.settings
     leases = {view.key: view.lease for view in fleet.shards}
     lease = leases[full_key(leases, shard, fleet.labels)]
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)

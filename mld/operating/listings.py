@@ -62,6 +62,7 @@ def _lines_of(faults: Iterable[FleetFault]) -> list[str]:
 
 
 def _unless_ended(cell: Callable[[ShardView], str]) -> Callable[[ShardView], str]:
+    """Return a function like `cell` whose text is empty for shards that were read to their end."""
     return lambda shard: "" if shard.verdict is Verdict.ENDED else cell(shard)
 
 

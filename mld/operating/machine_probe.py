@@ -51,6 +51,7 @@ class MachineProbe:
 
     async def _spark(self, words: list[str]) -> Diagnosis:
         """Run `mld-spark --check` on the properties file, and return its last line as a finding."""
+        # The command up to the program, without the program's own arguments.
         command = [*words[: [PurePath(word).name for word in words].index(PROGRAM) + 1], "--check", self._exam.file]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -36,46 +36,46 @@ class Observed:
 Look = Callable[[], Awaitable[Observed]]
 
 
-def owners_of(seen: Observed) -> dict[str, list[str]]:
+def owners_of(observed: Observed) -> dict[str, list[str]]:
     """Return the keys of the leases of each actual owner."""
     owners: dict[str, list[str]] = {}
-    for lease in seen.table.scan.leases:
+    for lease in observed.table.scan.leases:
         if lease.actual_owner is not None:
             owners.setdefault(lease.actual_owner, []).append(lease.key)
     return owners
 
 
-def _signs_of_life(seen: Observed) -> dict[tuple[str, str], object]:
+def _signs_of_life(observed: Observed) -> dict[tuple[str, str], object]:
     """Return what workers rewrite while they live, by kind and key: owner and counter of each lease, and each
     report.
     """
     found: dict[tuple[str, str], object] = {
-        (_LEASE, lease.key): (lease.actual_owner, lease.counter) for lease in seen.table.scan.leases
+        (_LEASE, lease.key): (lease.actual_owner, lease.counter) for lease in observed.table.scan.leases
     }
-    return {**found, **{(_REPORT, worker): row for worker, row in _reports(seen).items()}}
+    return {**found, **{(_REPORT, worker): row for worker, row in _reports(observed).items()}}
 
 
-def _reports(seen: Observed) -> dict[str, Row]:
+def _reports(observed: Observed) -> dict[str, Row]:
     """Return the rows that are worker reports, by worker."""
     found = {}
-    for row in (*seen.table.scan.others, *seen.reports):
+    for row in (*observed.table.scan.others, *observed.reports):
         name = row.get("wid", row.get(rows.KEY, {})).get("S")
         if isinstance(name, str) and ("lut" in row or row.get(rows.ENTITY_TYPE, {}).get("S") == "WORKER_METRIC_STATS"):
             found[name] = row
     return found
 
 
-def reporting_workers(seen: Observed) -> frozenset[str]:
+def reporting_workers(observed: Observed) -> frozenset[str]:
     """Return the workers that have a report, however old. Workers of KCL 2.x have none."""
-    return frozenset(_reports(seen))
+    return frozenset(_reports(observed))
 
 
-def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
+def _reporting(observed: Observed, now_s: float, age_max_s: float) -> set[str]:
     """Return the workers whose reports are at most `age_max_s` old, by the time in the report. A report without a time
     counts as new.
     """
     found = set()
-    for worker, row in _reports(seen).items():
+    for worker, row in _reports(observed).items():
         text = row.get("lut", {}).get("N", "")
         reported_s = int(text) if text.isascii() and text.isdigit() else now_s
         if now_s - reported_s <= age_max_s:

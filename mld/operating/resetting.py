@@ -112,9 +112,9 @@ async def reset_to(
     TableError.
     """
     app = await app.of_stream(stream)
-    seen = await app.require_table()
-    wanted = await resolve(app, seen.table, point, shard)
-    return await act_on(app, "reset", asked, wanted.plan, seen, stop_fleet=stop_fleet)
+    observed = await app.require_table()
+    wanted = await resolve(app, observed.table, point, shard)
+    return await act_on(app, "reset", asked, wanted.plan, observed, stop_fleet=stop_fleet)
 
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:

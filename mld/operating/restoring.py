@@ -1,4 +1,8 @@
-"""`mld restore`: puts the leases of a file back into the table, if they are of the stream that the command is for."""
+"""`mld restore`: puts leases back into the table, from a file of `mld export` or from one that an act has saved.
+
+It refuses leases of another stream, and leases that would skip records by moving a checkpoint forward, unless the
+operator allows that. Other rows of the file are not restored.
+"""
 
 from __future__ import annotations
 
@@ -136,16 +140,17 @@ class Restoration:
 
         Raises ActRefusedError if a checkpoint would move forward, which skips records, unless `may_skip` is set.
         """
-        seen = {lease.key: lease for lease in table.scan.leases}
+        present = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
         forward: list[str] = []
         for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
-            row = seen.get(lease.key)
+            row = present.get(lease.key)
             if row is None:
                 change = put_back(self.saved.rows[lease.key], me)
                 changes.append(Change(f"put back at {lease.checkpoint}", change))
             elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
                 changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
+                # An odd row is at a checkpoint that its shard never reached, so replacing the row skips nothing.
                 if direction(row.checkpoint, lease.checkpoint) != "back" and not self._is_odd(row):
                     forward.append(lease.key)
         if forward and not self.may_skip:
@@ -153,10 +158,10 @@ class Restoration:
                 f"the file is ahead of the table for {names_of(forward)}: records between the two would be skipped; "
                 "--skip-forward restores these as well"
             )
-        gone, kept = self._newer(seen)
+        gone, kept = self._newer(present)
         for key in gone:
             changes.append(
-                Change(f"its row is deleted (at {seen[key].checkpoint}); the shard is read again", remove(key, me))
+                Change(f"its row is deleted (at {present[key].checkpoint}); the shard is read again", remove(key, me))
             )
         return ActPlan(
             f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
@@ -165,21 +170,21 @@ class Restoration:
         )
 
     def _is_odd(self, row: Lease) -> bool:
-        """Return whether the row cannot belong to its shard. Then the shard was never read up to the row's
-        checkpoint.
+        """Return whether the row cannot be one of its shard, such as a row of a deleted stream. Then the shard was
+        never read up to the row's checkpoint.
         """
         shard = self.graph.shards.get(row.key)
         return shard is not None and oddity(shard, row) is not None
 
-    def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Return the keys of the rows in `seen`, the present table, that the file lacks: first the rows to delete, then
-        the rows to keep; each oldest first.
+    def _newer(self, present: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Return the keys of the `present` rows of the table that the file lacks: first those of the rows to delete,
+        then those of the rows to keep; each oldest first.
 
         A row is deleted if its shard descends from one that the file has as unfinished, because it is read again later.
         """
         unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
         below = finish(self.graph.below(unfinished))
-        newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
+        newer = sorted(present.keys() - self.saved.rows.keys(), key=id_order)
         return [key for key in newer if key in below], [key for key in newer if key not in below]
 
     def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
@@ -218,14 +223,14 @@ async def restore_from(
         require_same_table(saved, settings.application_name, settings.lease_table.name)
     saved = of_its_stream(saved, settings, app.setting, stream)
     stored = await app.table_or_none()
-    seen = stored or Observed(raw_table(()))
+    observed = stored or Observed(raw_table(()))
     if app.setting is not None:
         id_ = saved.stream
         if id_ is None:
-            await app.require_no_workers(seen, "stop them first: they do not know that this stream has leases")
-            id_ = await _identifier(app, app.setting, seen.table)
+            await app.require_no_workers(observed, "stop them first: they do not know that this stream has leases")
+            id_ = await _identifier(app, app.setting, observed.table)
         app = replace(app, stream=id_)
-        seen = replace(seen, table=of_stream(seen.table, id_))
+        observed = replace(observed, table=of_stream(observed.table, id_))
     shards = await app.shards()  # without the table's rows: the file may replace rows of another stream
     foreign = finish(foreign_evidence(shards, saved.leases))
     if foreign is not None:
@@ -233,7 +238,7 @@ async def restore_from(
     if stored is None and asked.execute:
         await app.leases.ensure()
     restoration = Restoration(saved, ShardGraph(shards), may_skip)
-    return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)
+    return await act_on(app, "restore", asked, restoration.plan, observed, stop_fleet=stop_fleet)
 
 
 async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:

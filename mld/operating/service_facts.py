@@ -27,6 +27,7 @@ from mld.protocol.child_command import split_command
 SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The search path that systemd gives to a service."""
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+"""Matches what is replaced in the name of an application, to make it the name of a service."""
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
 """Matches the names of programs that do not compile code while they run."""
@@ -34,7 +35,9 @@ _HOMES = ("/home", "/root", "/run/user")
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
 _SPARK_DIRECTORIES = ("deadLetter", "spool")
+"""Settings of Spark that name a directory to which it writes."""
 _SPARK_PATHS = ("pipeline", "files")
+"""Settings of Spark that name files to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +113,27 @@ def service_of(
     _refuse_secrets(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())
-    words = split_command(settings.child.command)
+    child_command = split_command(settings.child.command)
     daemon, python_path = _daemon_command(around)
-    lists = () if settings.streams_file is None else (settings.streams_file,)
-    own = [split_command(one.executable_name) for one in settings.streams if one.executable_name is not None]
-    commands = [words, *own]
-    relative = [word for some in commands for word in _relative_words(some, loaded.spark)]
-    needs_directory = any(_is_here(word, around.directory) for word in (*relative, *lists))
-    writable = tuple(_writable(loaded, words, around.directory, in_it=needs_directory))
-    program, search_path = _program(words[0], around)
+    stream_lists = () if settings.streams_file is None else (settings.streams_file,)
+    names = (one.executable_name for one in settings.streams)
+    commands = [child_command, *(split_command(name) for name in names if name is not None)]
+    possible_paths = [word for some in commands for word in _possible_paths(some, loaded.spark)]
+    needs_directory = any(_is_here(word, around.directory) for word in (*possible_paths, *stream_lists))
+    writable = tuple(_writable(loaded, child_command, around.directory, in_it=needs_directory))
+    program, search_path = _program(child_command[0], around)
     directory = str(around.directory) if needs_directory else None
-    needed = [*daemon[:1], around.python, path, *lists, *writable, *filter(None, (python_path, directory, program))]
-    used = [found for one in needed for found in (Path(one), Path(one).resolve())]
+    needed = [
+        *daemon[:1],
+        around.python,
+        path,
+        *stream_lists,
+        *writable,
+        *filter(None, (python_path, directory, program)),
+    ]
+    used_paths = [found for one in needed for found in (Path(one), Path(one).resolve())]
     is_spark = any(PurePath(some[0]).name == PROGRAM for some in commands)
-    variables, credentials = _references((path, *lists))
+    variables, credentials = _references((path, *stream_lists))
     service = ServiceFacts(
         name=service_name(settings),
         stream=settings.stream_title,
@@ -136,7 +146,7 @@ def service_of(
         search_path=search_path,
         python_path=python_path,
         writable=writable,
-        is_in_home=any(path.is_relative_to(home) for path in used for home in _HOMES),
+        is_in_home=any(path.is_relative_to(home) for path in used_paths for home in _HOMES),
         makes_code=any(_NO_JIT.fullmatch(PurePath(some[0]).name) is None for some in commands),
         is_spark=is_spark,
         variables=variables,
@@ -182,7 +192,7 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
     return found, None if found_by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
 
 
-def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
+def _possible_paths(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
     """Yield words of a command, and settings of Spark, that may name a file or module by a relative path."""
     for before, word in zip(["", *words], words, strict=False):
         if before == "-m":

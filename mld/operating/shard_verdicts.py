@@ -31,10 +31,10 @@ def _joined(words: str, why: str | None) -> str:
     STUCK,
     alert="MldLeasesWithoutOwner",
 )
-def _stopped(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+def _stopped(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     """Return why nothing is read, which is that nobody owns the shard, and the command to go on with."""
-    has_living = seen.fleet is not None and any(one.is_alive is not False for one in seen.fleet.workers)
-    return _because(shard, "nobody owns it"), seen.command("workers" if has_living else "run")
+    has_living = sight.fleet is not None and any(one.is_alive is not False for one in sight.fleet.workers)
+    return _because(shard, "nobody owns it"), sight.command("workers" if has_living else "run")
 
 
 @of_shards(
@@ -45,8 +45,8 @@ def _stopped(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     STUCK,
     alert="MldUnreadable",
 )
-def _unreadable(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _because(shard, "all of its reads fail"), seen.command("doctor")
+def _unreadable(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "all of its reads fail"), sight.command("doctor")
 
 
 @of_shards(
@@ -57,8 +57,8 @@ def _unreadable(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str
     STUCK,
     alert="MldShardParked",
 )
-def _parked(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _because(shard, "it waits for an operator"), seen.command("doctor")
+def _parked(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "it waits for an operator"), sight.command("doctor")
 
 
 @of_shards(
@@ -68,12 +68,12 @@ def _parked(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     "mld peek --at checkpoint shows the record; mld lag has the error.",
     "a-shard-is-failing",
 )
-def _failing(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+def _failing(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     """Return why the shard's processor fails, and the command to go on with."""
     why = _because(shard, "its record processor fails")
     if shard.failing is not None and not shard.failing.attempts:  # it fails without a batch, so no record is to blame
         return why, "mld conformance -- COMMAND"
-    return why, seen.command("peek", name, "--at", "checkpoint")
+    return why, sight.command("peek", name, "--at", "checkpoint")
 
 
 @of_shards(
@@ -83,8 +83,8 @@ def _failing(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     "mld tap shows what its child says; mld restart-child ends it, and timeoutInSeconds does so by itself.",
     STUCK,
 )
-def _stalled(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _because(shard, "its record processor stands still"), seen.command("restart-child", name)
+def _stalled(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its record processor stands still"), sight.command("restart-child", name)
 
 
 @of_shards(
@@ -95,8 +95,8 @@ def _stalled(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     STUCK,
     alert="MldLagUnknown",
 )
-def _unknown(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _because(shard, "its worker does not tell how far it is"), seen.command("workers")
+def _unknown(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its worker does not tell how far it is"), sight.command("workers")
 
 
 @of_shards(
@@ -108,8 +108,8 @@ def _unknown(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     alert="MldLagUnknown",
     hold_s=None,
 )
-def _untold(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _because(shard, "its worker does not tell"), seen.command("lag", "--probe")
+def _untold(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _because(shard, "its worker does not tell"), sight.command("lag", "--probe")
 
 
 @of_shards(
@@ -120,8 +120,8 @@ def _untold(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     "why-is-it-behind",
     alert="MldBehind",
 )
-def _lagging(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return _joined(f"{duration(shard.behind_s)} behind", shard.why), seen.command("lag", "--watch")
+def _lagging(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return _joined(f"{duration(shard.behind_s)} behind", shard.why), sight.command("lag", "--watch")
 
 
 @of_shards(
@@ -133,5 +133,5 @@ def _lagging(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     alert="MldShardPaused",
     hold_s=PAUSE_HOLD_S,
 )
-def _paused(seen: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
-    return f"paused {shard.lease.paused or ''}".strip(), seen.command("resume", name)
+def _paused(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    return f"paused {shard.lease.paused or ''}".strip(), sight.command("resume", name)

@@ -76,10 +76,10 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 
 
 def plan_drain(
-    fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
+    fleet: FleetStatus, name: str, report_place: Place, note: str, leases_max: int, *, is_3x: bool
 ) -> ActPlan:
     """Plan to mark a worker as drained, so that other workers get leases before it, and to move its leases to them.
-    `words` is the note for its report, which is in `report_place`.
+    `note` is a text for its report, which is in `report_place`.
 
     Raises ActRefusedError.
     """
@@ -90,7 +90,7 @@ def plan_drain(
     _require_receivers(fleet, {name})
     changes, notes = _spread(fleet, leases, leases_max)
     if worker.drained is None:
-        mark = ((reports.DRAIN, Value(":words", {"S": words})),)
+        mark = ((reports.DRAIN, Value(":words", {"S": note})),)
         what = "gets no more leases while others have room"
         changes.insert(0, _change_report(name, report_place, what, Condition.absent(reports.DRAIN), sets=mark))
     if worker.kind in (JAVA, UNREPORTED):
@@ -111,16 +111,16 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     )
 
 
-def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Plan to mark a shard as paused, so that its holder delivers no more records. `words` is the note for the row.
-    Raises ActRefusedError.
+def plan_pause(fleet: FleetStatus, shard: str, note: str) -> ActPlan:
+    """Plan to mark a shard as paused, so that its holder delivers no more records. `note` is a text for the row. Raises
+    ActRefusedError.
     """
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
     _require_not_java(fleet, view, "cannot pause")
     what = "nothing more is delivered after the batch in its child's hands"
-    change = Change(what, writes.pause(view.lease, words))
+    change = Change(what, writes.pause(view.lease, note))
     return ActPlan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
 
 
@@ -133,16 +133,16 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
     return ActPlan(f"resume {view.key}", (change,))
 
 
-def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
-    """Plan to ask the holder of a shard's lease to kill the child and start a new one. `words`, the note for the row,
-    make this request different from earlier ones. Raises ActRefusedError.
+def plan_restart(fleet: FleetStatus, shard: str, note: str) -> ActPlan:
+    """Plan to ask the holder of a shard's lease to kill the child and start a new one. `note`, a text for the row,
+    makes this request different from earlier ones. Raises ActRefusedError.
     """
     view = _open_shard(fleet, shard)
     if view.owner is None:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
     _require_not_java(fleet, view, "cannot be asked for that")
     what = f"{view.owner} kills its child and starts another one at the checkpoint"
-    change = Change(what, writes.ask_restart(view.lease, words))
+    change = Change(what, writes.ask_restart(view.lease, note))
     return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
 
 

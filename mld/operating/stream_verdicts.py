@@ -23,9 +23,9 @@ from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence, oddity
 
 
-def _leases_of(seen: FleetSight, label: str | None) -> dict[str, Lease]:
+def _leases_of(sight: FleetSight, label: str | None) -> dict[str, Lease]:
     """Return the leases of a stream by shard id, as they would be in a table of only this stream."""
-    shards = () if seen.fleet is None else seen.fleet.shards
+    shards = () if sight.fleet is None else sight.fleet.shards
     return {one.lease.shard_id: within_stream(one.lease) for one in shards if one.label == label}
 
 
@@ -38,17 +38,17 @@ def _leases_of(seen: FleetSight, label: str | None) -> dict[str, Lease]:
     alert="MldAbsent",
     hides=("hole", "row-missing", "unlisted", "odd", "ended-open", "nothing-open"),
 )
-def _foreign(seen: FleetSight) -> Iterator[Found]:
+def _foreign(sight: FleetSight) -> Iterator[Found]:
     """Find streams with lease rows of another stream: a row proves it, or no row is of a shard of the stream."""
-    for label, listed in seen.listed.items():
-        leases = _leases_of(seen, label)
+    for label, listed in sight.listed.items():
+        leases = _leases_of(sight, label)
         why = finish(foreign_evidence(listed.shards, tuple(leases.values())))
         if why is not None:
             words, _, remedy = why.partition("; ")
             yield Found(label or "lease table", words, remedy, stream=label)
         elif leases and listed.shards and not leases.keys() & {shard.shard_id for shard in listed.shards}:
             remedy = (
-                f"check streamName, regionName and applicationName; {seen.command('reset', '--to', 'trim-horizon')}"
+                f"check streamName, regionName and applicationName; {sight.command('reset', '--to', 'trim-horizon')}"
             )
             words = f"none of its {len(leases)} rows is of a shard of this stream"
             yield Found(label or "lease table", words, f"{remedy} begins anew", stream=label)
@@ -62,10 +62,10 @@ def _foreign(seen: FleetSight) -> Iterator[Found]:
     ROWS,
     alert="MldShardParked",
 )
-def _odd(seen: FleetSight) -> Iterator[Found]:
+def _odd(sight: FleetSight) -> Iterator[Found]:
     """Find rows that cannot be those of their shards."""
-    for label, listed in seen.listed.items():
-        leases = _leases_of(seen, label)
+    for label, listed in sight.listed.items():
+        leases = _leases_of(sight, label)
         for shard in listed.shards:
             lease = leases.get(shard.shard_id)
             if lease is not None and (why := oddity(shard, lease)) is not None:
@@ -82,15 +82,15 @@ def _odd(seen: FleetSight) -> Iterator[Found]:
     alert="MldHoles",
     hides=("hole", "nothing-open"),
 )
-def _ended_open(seen: FleetSight) -> Iterator[Found]:
+def _ended_open(sight: FleetSight) -> Iterator[Found]:
     """Find open shards whose rows are at SHARD_END."""
-    for label, listed in seen.listed.items():
-        leases = _leases_of(seen, label)
+    for label, listed in sight.listed.items():
+        leases = _leases_of(sight, label)
         for shard in listed.shards:
             lease = leases.get(shard.shard_id)
             if shard.is_open and lease is not None and lease.is_complete:
                 name = shard.shard_id if label is None else f"{label}:{shard.shard_id}"
-                remedy = seen.command("reset", "--shard", shlex.quote(name), "--to", "trim-horizon")
+                remedy = sight.command("reset", "--shard", shlex.quote(name), "--to", "trim-horizon")
                 words = "its row is at SHARD_END, and the shard is open: nobody reads it"
                 yield Found(shard.shard_id, words, remedy, stream=label)
 
@@ -104,11 +104,11 @@ def _ended_open(seen: FleetSight) -> Iterator[Found]:
     alert="MldHoles",
     hides=("hole", "empty"),
 )
-def _row_missing(seen: FleetSight) -> Iterator[Found]:
+def _row_missing(sight: FleetSight) -> Iterator[Found]:
     """Find open shards without a row, none of whose ancestors is still read. Unreadable rows count as rows."""
-    for label, listed in seen.listed.items():
-        leases = _leases_of(seen, label)
-        known = {*leases, *(key.rpartition(":")[2] for key in seen.corrupt if seen.label_of(key) == label)}
+    for label, listed in sight.listed.items():
+        leases = _leases_of(sight, label)
+        known = {*leases, *(key.rpartition(":")[2] for key in sight.corrupt if sight.label_of(key) == label)}
         graph, lacking = ShardGraph(listed.shards), []
         for shard in listed.shards if leases else ():
             if shard.is_open and shard.shard_id not in known:
@@ -118,7 +118,7 @@ def _row_missing(seen: FleetSight) -> Iterator[Found]:
         if lacking:
             names = names_of(lacking, NAMED_MAX)
             words = f"{len(lacking)} open shard{'s have' if len(lacking) > 1 else ' has'} no row"
-            remedy = f"a running fleet makes them within minutes: {seen.starts()}"
+            remedy = f"a running fleet makes them within minutes: {sight.starts()}"
             yield Found(names, words, remedy, stream=label)
 
 
@@ -131,12 +131,12 @@ def _row_missing(seen: FleetSight) -> Iterator[Found]:
     alert="MldShardParked",
     hold_s=None,
 )
-def _unlisted(seen: FleetSight) -> Iterator[Found]:
+def _unlisted(sight: FleetSight) -> Iterator[Found]:
     """Find unfinished rows of shards that the service does not list any more."""
-    for label, listed in seen.listed.items():
+    for label, listed in sight.listed.items():
         names = {shard.shard_id for shard in listed.shards}
         gone = sorted(
-            one for one, lease in _leases_of(seen, label).items() if one not in names and not lease.is_complete
+            one for one, lease in _leases_of(sight, label).items() if one not in names and not lease.is_complete
         )
         if gone and listed.shards:
             words = (
@@ -155,9 +155,9 @@ def _unlisted(seen: FleetSight) -> Iterator[Found]:
     alert="MldNothingOpen",
     hides=("nothing-open", "unlisted"),
 )
-def _stream_off(seen: FleetSight) -> Iterator[Found]:
+def _stream_off(sight: FleetSight) -> Iterator[Found]:
     """Find streams of DynamoDB tables that are switched off."""
-    for label, listed in seen.listed.items():
+    for label, listed in sight.listed.items():
         if listed.status == STREAM_DISABLED:
             words = "it is switched off: changes since are not recorded, or under the ARN of a stream switched on since"
             remedy = "set streamArn to the table's LatestStreamArn; what this one has lasts 24 hours"

@@ -1,6 +1,6 @@
 """Reads the rows of a table for a command, and writes the changes of its plan one after the other.
 
-If a write is refused, it is not repeated, because the row is not as the plan saw it. A write that was certainly not
+A refused write is not repeated, because the row has changed since the plan was made. A write that was certainly not
 applied (throttling) is repeated. A write that may have been applied is reported as unknown, never as done.
 """
 
@@ -23,6 +23,7 @@ READ_AGAIN_S = (0.5, 1.0, 2.0)
 """Pauses before another attempt to read a page of the table."""
 
 Report: TypeAlias = Callable[[Outcome], None]
+"""A function that is called with the outcome of each change."""
 
 
 async def read_table(calls: TableCalls, clock: Clock) -> RawTable:

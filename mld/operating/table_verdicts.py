@@ -39,11 +39,11 @@ UNEVEN_HOLD_S = 600.0
     probe=Probe.READY,
     hides=("empty", "nothing-open"),
 )
-def _corrupt(seen: FleetSight) -> Iterator[Found]:
+def _corrupt(sight: FleetSight) -> Iterator[Found]:
     """Find rows that cannot be read."""
-    for key, why in seen.corrupt.items():
-        remedy = f"{seen.command('export')} saves all rows; then repair or delete this one"
-        yield Found(key, f"the row cannot be read: {why}", remedy, shard=key, stream=seen.label_of(key))
+    for key, why in sight.corrupt.items():
+        remedy = f"{sight.command('export')} saves all rows; then repair or delete this one"
+        yield Found(key, f"the row cannot be read: {why}", remedy, shard=key, stream=sight.label_of(key))
 
 
 @kind(
@@ -55,15 +55,15 @@ def _corrupt(seen: FleetSight) -> Iterator[Found]:
     alert="MldTableLost",
     hold_s=None,
 )
-def _table_younger(seen: FleetSight) -> Iterator[Found]:
+def _table_younger(sight: FleetSight) -> Iterator[Found]:
     """Find a table that was created after the oldest time that its rows mention."""
-    created_s, fleet = seen.table_created_s, seen.fleet
+    created_s, fleet = sight.table_created_s, sight.fleet
     if fleet is None or created_s is None or fleet.taken_s - created_s > AGE_TOLD_S:
         return
     first_s = min(fleet.times_mentioned, default=created_s)
     if first_s < created_s - YOUNGER_S:
         words = f"it is younger than its rows: made at {iso_time(created_s)}, and they tell of {iso_time(first_s)}"
-        remedy = f"find out who deleted or restored it; {seen.command('events')} shows how it went on"
+        remedy = f"find out who deleted or restored it; {sight.command('events')} shows how it went on"
         yield Found("lease table", words, remedy)
 
 
@@ -74,10 +74,10 @@ def _table_younger(seen: FleetSight) -> Iterator[Found]:
     "mld workers and mld events name it; set the clocks, and keep them set (NTP).",
     WORKER,
 )
-def _clocks_disagree(seen: FleetSight) -> Iterator[Found]:
+def _clocks_disagree(sight: FleetSight) -> Iterator[Found]:
     """Find workers whose clocks are wrong, as the leader sees them, or whose last sign of life is in the future."""
-    off = dict({} if seen.own is None else seen.own.clocks_off)
-    off |= {one.worker: -(one.heard_s or 0.0) for one in (seen.fleet.workers if seen.fleet else ()) if one.is_ahead}
+    off = dict({} if sight.own is None else sight.own.clocks_off)
+    off |= {one.worker: -(one.heard_s or 0.0) for one in (sight.fleet.workers if sight.fleet else ()) if one.is_ahead}
     for worker, ahead_s in sorted(off.items()):
         words = f"clocks disagree: its own is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
         yield Found(worker, words, "set the clock of its machine, and keep it set (NTP)", owner=worker)
@@ -92,17 +92,17 @@ def _clocks_disagree(seen: FleetSight) -> Iterator[Found]:
     alert="MldHoles",
     probe=Probe.READY,
 )
-def _holes(seen: FleetSight) -> Iterator[Found]:
+def _holes(sight: FleetSight) -> Iterator[Found]:
     """Find hash keys that no open lease covers: in the tables, or by the count that the leader keeps."""
-    remedy = seen.command("doctor")
-    for label, holes in ({} if seen.fleet is None else seen.fleet.holes_of).items():
+    remedy = sight.command("doctor")
+    for label, holes in ({} if sight.fleet is None else sight.fleet.holes_of).items():
         where = "" if label is None else f" of stream {label}"
         for hole in holes:
             subject = f"{label or ''} hash keys from {hole.start}".strip()
             words = f"no open lease covers the hash keys from {hole.start} to {hole.end}{where}"
             yield Found(subject, words, remedy, stream=label)
-    if seen.fleet is None and seen.own is not None:
-        for label, count in seen.own.holes.items():
+    if sight.fleet is None and sight.own is not None:
+        for label, count in sight.own.holes.items():
             if count:
                 yield Found(
                     f"{label or ''} hash range".strip(), f"{count} parts of it have no lease", remedy, stream=label
@@ -118,15 +118,15 @@ def _holes(seen: FleetSight) -> Iterator[Found]:
     alert="MldTwoApplications",
     probe=Probe.READY,
 )
-def _applications(seen: FleetSight) -> Iterator[Found]:
+def _applications(sight: FleetSight) -> Iterator[Found]:
     """Find workers of several applications in one table: in the tables, or by the count that the leader keeps."""
     remedy = "set another applicationName (or tableName) for one of them, or stop it"
-    streams = {} if seen.fleet is None else seen.fleet.applications
+    streams = {} if sight.fleet is None else sight.fleet.applications
     for stream, workers in streams.items():
         yield Found(stream, f"{names_of(workers, NAMED_MAX)} read it, and others another one, by one table", remedy)
-    if seen.fleet is None and seen.own is not None and seen.own.strangers:
-        words = f"{seen.own.strangers} of its workers read another stream than this one"
-        yield Found("lease table", words, f"{seen.command('workers')} shows which; {remedy}")
+    if sight.fleet is None and sight.own is not None and sight.own.strangers:
+        words = f"{sight.own.strangers} of its workers read another stream than this one"
+        yield Found("lease table", words, f"{sight.command('workers')} shows which; {remedy}")
 
 
 @kind(
@@ -137,11 +137,11 @@ def _applications(seen: FleetSight) -> Iterator[Found]:
     "a-worker-is-not-well",
     hold_s=UNEVEN_HOLD_S,
 )
-def _uneven(seen: FleetSight) -> Iterator[Found]:
+def _uneven(sight: FleetSight) -> Iterator[Found]:
     """Find machines whose workers hold uneven numbers of leases."""
-    for workers in () if seen.fleet is None else seen.fleet.uneven:
+    for workers in () if sight.fleet is None else sight.fleet.uneven:
         counts = ", ".join(f"{one.worker} {one.leases}" for one in workers[:NAMED_MAX])
-        remedy = f"a leader of mld evens it out within seconds; under another one: {seen.command('move')}"
+        remedy = f"a leader of mld evens it out within seconds; under another one: {sight.command('move')}"
         yield Found(workers[0].place.host or workers[0].worker, f"its workers share unevenly: {counts}", remedy)
 
 
@@ -153,10 +153,10 @@ def _uneven(seen: FleetSight) -> Iterator[Found]:
     ROWS,
     of_setup=False,
 )
-def _empty(seen: FleetSight) -> Iterator[Found]:
+def _empty(sight: FleetSight) -> Iterator[Found]:
     """Find a table without a lease."""
-    if _rows_of(seen) == (0, 0):
-        yield Found("lease table", "it has no lease: nothing is read", seen.starts())
+    if _rows_of(sight) == (0, 0):
+        yield Found("lease table", "it has no lease: nothing is read", sight.starts())
 
 
 @kind(
@@ -167,21 +167,21 @@ def _empty(seen: FleetSight) -> Iterator[Found]:
     ROWS,
     probe=Probe.READY,
 )
-def _nothing_open(seen: FleetSight) -> Iterator[Found]:
+def _nothing_open(sight: FleetSight) -> Iterator[Found]:
     """Find a table, or a stream of a table with several, whose rows are all at SHARD_END."""
-    remedy = f"{seen.command('doctor')} compares them with the stream"
-    leases, open_leases = _rows_of(seen) or (0, 0)
+    remedy = f"{sight.command('doctor')} compares them with the stream"
+    leases, open_leases = _rows_of(sight) or (0, 0)
     if leases > 0 and open_leases == 0:
         yield Found("lease table", f"its {leases} rows are all at SHARD_END: no shard is read any more", remedy)
         return
-    if seen.fleet is not None and seen.fleet.labels:
-        live = {shard.label for shard in seen.fleet.open_shards}
-        for label in sorted({shard.label for shard in seen.fleet.shards if shard.label is not None} - live):
+    if sight.fleet is not None and sight.fleet.labels:
+        live = {shard.label for shard in sight.fleet.open_shards}
+        for label in sorted({shard.label for shard in sight.fleet.shards if shard.label is not None} - live):
             yield Found(label, "its rows are all at SHARD_END: no shard is read any more", remedy, stream=label)
 
 
-def _rows_of(seen: FleetSight) -> tuple[int, int] | None:
+def _rows_of(sight: FleetSight) -> tuple[int, int] | None:
     """Return the number of leases in the table, and the number of leases of open shards; None if neither is known."""
-    if seen.fleet is not None:
-        return len(seen.fleet.shards), len(seen.fleet.open_shards)
-    return None if seen.own is None else seen.own.rows
+    if sight.fleet is not None:
+        return len(sight.fleet.shards), len(sight.fleet.open_shards)
+    return None if sight.own is None else sight.own.rows

@@ -44,13 +44,13 @@ OWN_SLICE = 50
 """How many shards of a worker are judged (20 µs each) before other tasks of the event loop get their turn."""
 
 
-def faults_steps(seen: FleetSight) -> Steps[tuple[FleetFault, ...]]:
+def faults_steps(sight: FleetSight) -> Steps[tuple[FleetFault, ...]]:
     """Return all faults of the fleet: first those of the table and the workers, then those of single shards."""
-    found = general_faults(seen)
-    for number, shard in enumerate(seen.shards):
+    found = general_faults(sight)
+    for number, shard in enumerate(sight.shards):
         if number % SLICE == 0:
             yield
-        if (fault := fault_of(shard, seen)) is not None:
+        if (fault := fault_of(shard, sight)) is not None:
             found.append(fault)
     return tuple(found)
 
@@ -68,9 +68,9 @@ def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[
     return (yield from faults_steps(FleetSight(own=replace(own, shards=views), file=file)))
 
 
-def general_faults(seen: FleetSight) -> list[FleetFault]:
+def general_faults(sight: FleetSight) -> list[FleetFault]:
     """Return all faults except those of single shards."""
-    found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(seen)]
+    found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(sight)]
     hidden = {(name, fault.stream) for fault in found for name in fault.declared.hides}
     return [fault for fault in found if (fault.kind, fault.stream) not in hidden]
 
@@ -83,13 +83,13 @@ def all_kinds() -> Sequence[FaultKind]:
     return tuple(KINDS.values())
 
 
-def fault_of(shard: ShardView, seen: FleetSight) -> FleetFault | None:
+def fault_of(shard: ShardView, sight: FleetSight) -> FleetFault | None:
     """Return the fault of one shard; None if the shard is well, or was read to its end."""
     name = _kind_of(shard)
     judge = SHARD_JUDGES.get(name)
     if judge is None:
         return None
-    words, remedy = judge(seen, shard, short_name(shard))
+    words, remedy = judge(sight, shard, short_name(shard))
     since_s = None if shard.failing is None or name != Verdict.FAILING.value else shard.failing.since_s
     return FleetFault(name, shard.name, words, remedy, shard.key, shard.owner, shard.label, since_s)
 

@@ -35,11 +35,11 @@ SLOW_REMEDIES = {
     probe=Probe.LIVE,
     is_own=True,
 )
-def _hung(seen: FleetSight) -> Iterator[Found]:
+def _hung(sight: FleetSight) -> Iterator[Found]:
     """Find loops of this worker that make no progress."""
-    if seen.own is not None and seen.own.late:
-        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in seen.own.late)
-        yield Found(seen.own.worker, f"no progress: {words}", "restart it", owner=seen.own.worker)
+    if sight.own is not None and sight.own.late:
+        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in sight.own.late)
+        yield Found(sight.own.worker, f"no progress: {words}", "restart it", owner=sight.own.worker)
 
 
 @kind(
@@ -51,10 +51,10 @@ def _hung(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _config_refused(seen: FleetSight) -> Iterator[Found]:
+def _config_refused(sight: FleetSight) -> Iterator[Found]:
     """Find files that this worker has read again and could not use."""
-    for file, why in {}.items() if seen.own is None else seen.own.refused.items():
-        yield Found(file, refusal_words(why), seen.command("check"), owner=seen.own.worker if seen.own else None)
+    for file, why in {}.items() if sight.own is None else sight.own.refused.items():
+        yield Found(file, refusal_words(why), sight.command("check"), owner=sight.own.worker if sight.own else None)
 
 
 @kind(
@@ -68,10 +68,12 @@ def _config_refused(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _restart_needed(seen: FleetSight) -> Iterator[Found]:
+def _restart_needed(sight: FleetSight) -> Iterator[Found]:
     """Find changed keys that wait for a restart of this worker."""
-    if seen.own is not None and seen.own.waiting:
-        yield Found(seen.own.worker, restart_words(seen.own.waiting), "restart it when it suits", owner=seen.own.worker)
+    if sight.own is not None and sight.own.waiting:
+        yield Found(
+            sight.own.worker, restart_words(sight.own.waiting), "restart it when it suits", owner=sight.own.worker
+        )
 
 
 @kind(
@@ -83,8 +85,8 @@ def _restart_needed(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _disk_unwritable(seen: FleetSight) -> Iterator[Found]:
-    return _disks(seen, is_lost=True)
+def _disk_unwritable(sight: FleetSight) -> Iterator[Found]:
+    return _disks(sight, is_lost=True)
 
 
 @kind(
@@ -96,15 +98,15 @@ def _disk_unwritable(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _disk_low(seen: FleetSight) -> Iterator[Found]:
-    return _disks(seen, is_lost=False)
+def _disk_low(sight: FleetSight) -> Iterator[Found]:
+    return _disks(sight, is_lost=False)
 
 
-def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
+def _disks(sight: FleetSight, *, is_lost: bool) -> Iterator[Found]:
     """Find directories of this worker that are full (`is_lost`), or soon will be (not `is_lost`)."""
-    for disk in () if seen.own is None else seen.own.disks:
+    for disk in () if sight.own is None else sight.own.disks:
         if disk.is_lost is is_lost:
-            yield Found(disk.place, disk.words, disk.remedy, owner=seen.own.worker if seen.own else None)
+            yield Found(disk.place, disk.words, disk.remedy, owner=sight.own.worker if sight.own else None)
 
 
 @kind(
@@ -117,11 +119,11 @@ def _disks(seen: FleetSight, *, is_lost: bool) -> Iterator[Found]:
     probe=Probe.READY,
     of_setup=False,
 )
-def _unreached(seen: FleetSight) -> Iterator[Found]:
+def _unreached(sight: FleetSight) -> Iterator[Found]:
     """Find that the tables cannot be read, or that this worker cannot reach the lease table."""
-    why = seen.unread or (None if seen.own is None else seen.own.unreached)
+    why = sight.unread or (None if sight.own is None else sight.own.unreached)
     if why is not None:
-        yield Found("lease table", why, seen.command("doctor"))
+        yield Found("lease table", why, sight.command("doctor"))
 
 
 @kind(
@@ -133,9 +135,9 @@ def _unreached(seen: FleetSight) -> Iterator[Found]:
     alert="MldTableThrottled",
     hold_s=None,
 )
-def _throttled(seen: FleetSight) -> Iterator[Found]:
+def _throttled(sight: FleetSight) -> Iterator[Found]:
     """Find that the lease table is throttled, as this worker sees it."""
-    if seen.own is not None and seen.own.is_throttled:
+    if sight.own is not None and sight.own.is_throttled:
         remedy = "set billing to PAY_PER_REQUEST, add capacity, or raise failoverTimeMillis"
         yield Found("lease table", "it is throttled, so a silent worker may be alive", remedy)
 
@@ -149,11 +151,11 @@ def _throttled(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _answers_late(seen: FleetSight) -> Iterator[Found]:
+def _answers_late(sight: FleetSight) -> Iterator[Found]:
     """Find services that answer this worker too slowly."""
-    if seen.own is not None:
-        for service, words in seen.own.slow.items():
-            yield Found(service, words, SLOW_REMEDIES[service], owner=seen.own.worker)
+    if sight.own is not None:
+        for service, words in sight.own.slow.items():
+            yield Found(service, words, SLOW_REMEDIES[service], owner=sight.own.worker)
 
 
 @kind(
@@ -165,11 +167,11 @@ def _answers_late(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
+def _subscription_contested(sight: FleetSight) -> Iterator[Found]:
     """Find shards of this worker whose subscription another reader takes over again and again."""
-    if seen.own is not None:
+    if sight.own is not None:
         remedy = "give each application its own (fanoutConfig.consumerName or consumerArn)"
-        yield from _of_shards(seen, seen.own.worker, seen.own.contested, remedy)
+        yield from _of_shards(sight, sight.own.worker, sight.own.contested, remedy)
 
 
 @kind(
@@ -181,11 +183,11 @@ def _subscription_contested(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _budget_spent(seen: FleetSight) -> Iterator[Found]:
+def _budget_spent(sight: FleetSight) -> Iterator[Found]:
     """Find shards of this worker whose records have used up a budget."""
-    if seen.own is not None:
+    if sight.own is not None:
         remedy = "find out which producer puts such records: the log and schemaError of the records name them"
-        yield from _of_shards(seen, seen.own.worker, seen.own.spent, remedy)
+        yield from _of_shards(sight, sight.own.worker, sight.own.spent, remedy)
 
 
 @kind(
@@ -197,12 +199,12 @@ def _budget_spent(seen: FleetSight) -> Iterator[Found]:
     of_setup=False,
     is_own=True,
 )
-def _left_behind(seen: FleetSight) -> Iterator[Found]:
+def _left_behind(sight: FleetSight) -> Iterator[Found]:
     """Find that this worker, set to stay in 2.x, takes no leases, because the fleet has gone on to 3.x."""
-    if seen.own is not None and seen.own.left_behind is not None:
-        words = f"it takes no leases: the fleet has gone on to {seen.own.left_behind}, and it is set to stay in 2.x"
+    if sight.own is not None and sight.own.left_behind is not None:
+        words = f"it takes no leases: the fleet has gone on to {sight.own.left_behind}, and it is set to stay in 2.x"
         remedy = "start it again with another clientVersionConfig, or without"
-        yield Found(seen.own.worker, words, remedy, owner=seen.own.worker)
+        yield Found(sight.own.worker, words, remedy, owner=sight.own.worker)
 
 
 @kind(
@@ -216,10 +218,10 @@ def _left_behind(seen: FleetSight) -> Iterator[Found]:
     hold_s=None,
     is_own=True,
 )
-def _blind(seen: FleetSight) -> Iterator[Found]:
+def _blind(sight: FleetSight) -> Iterator[Found]:
     """Find that this worker can read none of its shards, and why."""
-    if seen.own is not None and seen.own.unread is not None:
-        yield Found(seen.own.worker, seen.own.unread, seen.command("doctor"), owner=seen.own.worker)
+    if sight.own is not None and sight.own.unread is not None:
+        yield Found(sight.own.worker, sight.own.unread, sight.command("doctor"), owner=sight.own.worker)
 
 
 @kind(
@@ -232,15 +234,15 @@ def _blind(seen: FleetSight) -> Iterator[Found]:
     is_own=True,
     ends=False,
 )
-def _lost(seen: FleetSight) -> Iterator[Found]:
+def _lost(sight: FleetSight) -> Iterator[Found]:
     """Find the records that this worker's shards have lost."""
-    if seen.own is not None:
-        remedy = f"get it from its source ({seen.command('events')} has all losses), and keep records for longer"
-        lost = {key: f"lost {words}" for key, words in seen.own.lost.items()}
-        yield from _of_shards(seen, seen.own.worker, lost, remedy)
+    if sight.own is not None:
+        remedy = f"get it from its source ({sight.command('events')} has all losses), and keep records for longer"
+        lost = {key: f"lost {words}" for key, words in sight.own.lost.items()}
+        yield from _of_shards(sight, sight.own.worker, lost, remedy)
 
 
-def _of_shards(seen: FleetSight, worker: str, faulty: Mapping[str, str], remedy: str) -> Iterator[Found]:
+def _of_shards(sight: FleetSight, worker: str, faulty: Mapping[str, str], remedy: str) -> Iterator[Found]:
     """Yield a fault for each shard in `faulty`, which has words on what is wrong, by lease key."""
     for key, words in faulty.items():
-        yield Found(key, words, remedy, shard=key, owner=worker, stream=seen.label_of(key))
+        yield Found(key, words, remedy, shard=key, owner=worker, stream=sight.label_of(key))

@@ -1,4 +1,4 @@
-"""`Tour`: what all tours have: embedded AWS, a stream with click events, the real daemon, and a split while it reads.
+"""`Tour`: what all tours have: embedded AWS, a stream with click events, the real daemon, and a split meanwhile.
 
 Each part runs as a process of its own, as a user would start it, and ends with the tour. A subclass chooses the record
 processor, decides when that has caught up, and knows what its result must be.

@@ -188,6 +188,7 @@ class RawAggregatesBatch:
         if number < self._floor[0] or not MAGIC_IN_BASE64.match(place.text, start):
             return as_it_is
         payload = yield from _decoded(place.text, start, place.found.start())
+        # `found[1]` is the partition key. Without one, Kinesis has chosen the shard, and the hash range does not apply.
         hash_range = None if place.found[1] == NO_KEY else self._hash_range
         try:
             users = yield from user_records(payload, hash_range, self._work)

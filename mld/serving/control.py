@@ -53,6 +53,7 @@ class ControlServer:
         self._routes = routes
         self._server: asyncio.Server | None = None
         self._handle: int | None = None
+        """A descriptor of the directory in which the socket is."""
         self._place: ControlPlace | None = None
         self._inode: tuple[int, int] | None = None
         self._open: set[asyncio.Task[None]] = set()

@@ -18,13 +18,16 @@ from mld.core import control_place
 from mld.core.control_place import SUFFIX, ControlPlace, ControlPlaceError
 
 BACKLOG = 32
-STALE_LOOKED_AT_MAX = 1_000
+STALE_LOOKED_AT_MAX = 1_000  # entries of the directory in which sockets of dead daemons are looked for
 LOCK_TRIES, LOCK_PAUSE_S = 40, 0.05  # a daemon that starts holds the lock for some milliseconds
 OWN_SOCKET = 0o600
 
 
 async def claimed(handle: int, place: ControlPlace, *, is_named: bool) -> socket.socket:
-    """Return a listening socket at the place. Raises ControlPlaceError if the place is taken or cannot be used."""
+    """Return a listening socket at the place, whose directory is open as `handle`. If an operator named the place
+    (`is_named`), dead sockets beside it are left alone. Raises ControlPlaceError if the place is taken or cannot be
+    used.
+    """
     await _lock(handle, place.directory)
     try:
         if not is_named:
@@ -63,19 +66,19 @@ def _listening(handle: int, place: ControlPlace) -> socket.socket:
     """Return a socket that was bound under a temporary name and renamed, so that callers find it only
     when it listens.
     """
-    passing = f".{os.getpid()}-{os.urandom(4).hex()}"
+    temporary_name = f".{os.getpid()}-{os.urandom(4).hex()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
         with contextlib.suppress(OSError):  # not every system can do it; the directory admits only this user anyway
             os.fchmod(listening.fileno(), OWN_SOCKET)  # the file gets this mode, whatever the umask is
-        listening.bind(control_place.address_of(handle, place.directory, passing))
+        listening.bind(control_place.address_of(handle, place.directory, temporary_name))
         try:
-            os.chmod(passing, OWN_SOCKET, dir_fd=handle)
+            os.chmod(temporary_name, OWN_SOCKET, dir_fd=handle)
             listening.listen(BACKLOG)
-            os.rename(passing, place.name, src_dir_fd=handle, dst_dir_fd=handle)
+            os.rename(temporary_name, place.name, src_dir_fd=handle, dst_dir_fd=handle)
         except BaseException:
-            os.unlink(passing, dir_fd=handle)
+            os.unlink(temporary_name, dir_fd=handle)
             raise
     except BaseException:
         listening.close()

@@ -224,7 +224,7 @@ class DaemonStatus:
             spark=self.spark_sessions(),
             events=(fleet and fleet.events) or tuple(self.own_events()),
             scrub=self.scrub,
-            seen=FleetSight(fleet=fleet, unread=self._trouble, own=self._own(), file=self.file),
+            sight=FleetSight(fleet=fleet, unread=self._trouble, own=self._own(), file=self.file),
         )
 
     async def _look(self) -> FleetStatus | None:

@@ -29,8 +29,8 @@ from mld.serving.http_exchange import (
     HEAD_BYTES_MAX,
     READ_BYTES,
     REQUEST_TIMEOUT_S,
+    lingering_close,
     next_request,
-    part,
     send_answer,
 )
 
@@ -181,7 +181,7 @@ class HttpServer:
     async def _answer_probe(self, connection: socket.socket) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                await self._serve_connection(connection, requests_max=1, parts=False)
+                await self._serve_connection(connection, requests_max=1, lingers=False)
 
     async def _serve_at_place(self, connection: socket.socket, *, is_paced: bool) -> None:
         """Serve a connection that has a place. If it is paced, keep the place so long that its requests come no faster
@@ -193,11 +193,11 @@ class HttpServer:
         if is_paced:
             await asyncio.sleep(max(0.0, began + served * PACE_S - time()))
 
-    async def _serve_connection(self, connection: socket.socket, *, requests_max: int, parts: bool = True) -> int:
+    async def _serve_connection(self, connection: socket.socket, *, requests_max: int, lingers: bool = True) -> int:
         """Answer the requests of a connection, close it, and return how many were answered.
 
-        Without `parts` the connection is closed without waiting for the caller to close its side. That is enough for a
-        short answer, and a slow caller then takes no room.
+        Without `lingers` the connection is closed without waiting for the caller to close its side. That is enough for
+        a short answer, and a slow caller then takes no room.
         """
         served = 0
         try:
@@ -208,9 +208,9 @@ class HttpServer:
         try:
             async for _ in self._serve(reader, writer, requests_max):
                 served += 1
-            if parts:
+            if lingers:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    await part(reader, writer)
+                    await lingering_close(reader, writer)
         except OSError:  # ENOTCONN, too, if the caller resets the connection just after the answer
             pass  # the caller is gone or too slow: nothing can be sent
         finally:

@@ -14,7 +14,7 @@ HEAD_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
 WRITE_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 10.0  # for the head of a request to arrive, and for the caller to take each WRITE_BYTES
-UNREAD_BYTES_MAX = 1024 * 1024  # how much is read and dropped before a connection is closed; see `part`
+UNREAD_BYTES_MAX = 1024 * 1024  # how much is read and dropped before a connection is closed; see `lingering_close`
 _COMMON = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -72,7 +72,7 @@ async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
             await writer.drain()
 
 
-async def part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def lingering_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """End our side of the connection, then read and drop what the caller still sends.
 
     If a connection is closed while data is unread, the caller may lose the end of the answer.

@@ -61,7 +61,7 @@ class StatusView:
     """The history, the oldest event first."""
     scrub: Scrubber = field(default_factory=Scrubber)
     """Hides secrets in texts that come from elsewhere."""
-    seen: FleetSight = field(default_factory=FleetSight)
+    sight: FleetSight = field(default_factory=FleetSight)
     """What is known of the fleet and of this worker; faults are found in it."""
 
     def head(self) -> Document:
@@ -89,7 +89,7 @@ class StatusView:
         lists = {
             "workers": self._workers(),
             "holes": self._holes(),
-            "faults": map(fault_value, general_faults(self.seen)),
+            "faults": map(fault_value, general_faults(self.sight)),
             "events": self._events(),
             "shards": self._shards(),
         }
@@ -134,7 +134,7 @@ class StatusView:
 
     def _remedy(self, view: ShardView) -> str | None:
         """Return what the operator can do about the shard's fault; None if it has no fault."""
-        fault = fault_of(view, self.seen)
+        fault = fault_of(view, self.sight)
         return None if fault is None else fault.remedy
 
 

@@ -124,7 +124,9 @@ class Assigner:
         self._writer.close()
 
     async def _run_forever(self, *, early: bool) -> None:
-        """Make runs, the first one `early` or as a scheduled one."""
+        """Make runs: one each interval, and an `early` one whenever `due` is set. `early` is whether the first run is
+        one.
+        """
         due_at = self.clock.monotonic() + self.settings.fleet.assignment_interval_s
         while True:
             self.due.clear()
@@ -210,6 +212,8 @@ class Assigner:
     async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
         """Make one run: read leases and reports, decide the moves, check that this worker still leads, and write them.
         Return None if this worker leads no longer.
+
+        An `early` run comes before the next scheduled one, because a part of the worker asked for it.
         """
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):

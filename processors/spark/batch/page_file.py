@@ -127,6 +127,9 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._groups: list[tuple[int, list[tuple[int, int, int]]]] = []
+        """For each row group: the number of records, and for each column where its page begins, and the sizes of the
+        page's head and data.
+        """
         try:
             self._file = path.open("wb")
         except OSError as error:

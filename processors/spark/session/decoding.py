@@ -149,8 +149,9 @@ def fields_of(schema: str) -> StructType:
 
 
 def _framed(schema: str) -> str:
-    """Return the Avro schema of a record that has the fields of `schema` and then `_AVRO_END`. (Avro encodes a record
-    as its fields, one after the other.)
+    """Return the Avro schema of the data with `_AVRO_END` appended: a record whose first field has `schema`, and whose
+    second field is `_AVRO_END`, by which unread data are noticed (`_END`). Avro encodes a record as its fields, one
+    after the other.
     """
     try:
         value = json.loads(schema)

@@ -11,7 +11,7 @@ from mld.processors.spark.session.error_kinds import Cause, ErrorKind
 from mld.processors.spark.sink_port import DataRefused, SinkError, SinkRefused
 
 MADE_BY_ANOTHER = "42P07"
-"""SQLSTATE if another writer has made the same table at the same time."""
+"""SQLSTATE if another writer has made the same table at the same time. The next attempt finds that table."""
 _PLACES = "make the database, or correct {0}.url and {0}.dbtable"
 _REMEDIES = {
     BAD_IDENTIFIER: "{0}.dbtable is table or schema.table, quoted where needed",
@@ -26,7 +26,9 @@ _REMEDIES = {
 
 
 def meaning(error: Cause, sink: str, doing: str, *, of_rows: bool) -> SinkError:
-    """Return the sink error for an error of the database. `of_rows`: whether a row can be to blame."""
+    """Return the sink error for an error of the database, which came while `doing` something: DataRefused if a row is
+    to blame, which it can be only with `of_rows`; SinkRefused if no further attempt can succeed; else SinkError.
+    """
     what, state, kind = f"sink {sink}: {doing}: {first_line(Exception(error.text))}", error.state, kind_of([error])
     if of_rows and state.startswith(OF_A_ROW):
         return DataRefused(what)
