@@ -71,7 +71,8 @@ class ArchiveError(Exception):
 class ShardFile:
     """The file of one shard.
 
-    Everything up to `checkpoint` must be on disk already. With None the daemon vouches for nothing.
+    Everything up to `checkpoint`, the position that the daemon has stored, must be on disk already. With None the
+    daemon has stored no position, and the file may end anywhere.
     """
 
     def __init__(self, directory: Path, shard_id: str, checkpoint: Place | None) -> None:
@@ -170,7 +171,9 @@ class ShardFile:
         raise ArchiveError(f"{self.path} was moved, replaced or shortened while its shard was being archived")
 
     def _find_start(self) -> int:
-        """Return the offset to begin reading at: of a line near the end that is at or before the checkpoint, or 0."""
+        """Return the offset at which to begin reading: that of a line near the end of the file whose record is at or
+        before the checkpoint, or 0 if there is no such line.
+        """
         size = os.fstat(self._fd).st_size
         back = PROBE_BYTES
         while self._checkpoint is not None and back < size:
@@ -197,9 +200,9 @@ class ShardFile:
         os.fsync(self._fd)
 
     def _cut(self, bad_line: bytes) -> None:
-        """Cut the file at `_end`. Raises ArchiveError if the checkpoint vouches for the lines after it."""
-        vouched = self._checkpoint is not None and (self._last is None or self._last < self._checkpoint)
-        if vouched and bad_line.endswith(b"\n"):
+        """Cut the file at `_end`. Raises ArchiveError if lines after this place are before the checkpoint."""
+        is_needed = self._checkpoint is not None and (self._last is None or self._last < self._checkpoint)
+        if is_needed and bad_line.endswith(b"\n"):
             # This is not a torn end. Cutting here could remove records that the daemon does not deliver again.
             raise ArchiveError(f"{self.path} is damaged at byte {self._end}, before the last checkpoint; repair it")
         if bad_line.endswith(b"\n"):
@@ -274,7 +277,9 @@ class Archive(RecordProcessor):
 
 
 def _leave_to_new_owner() -> None:
-    # The new owner gets these records again, and finds them in the file.
+    """Log that the new owner of the lease has to checkpoint: it gets these records again, and finds them in the
+    file.
+    """
     _say("the lease is lost, the checkpoint is left to its new owner")
 
 

@@ -34,9 +34,9 @@ _DECODER = json.JSONDecoder(parse_int=NumberText, parse_float=NumberText, parse_
 def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
     """Return the meaning of one line of a child's output. Never raises.
 
-    Extra keys and `null` are accepted, unlike in Java, where that is safe (protocol#tolerated-lines). But a checkpoint
-    request that lacks `sequenceNumber` and has unknown keys is refused. If it counted as "everything delivered so far",
-    it could checkpoint records that the child has not finished.
+    Unlike in Java, extra keys and `null` are accepted wherever that is safe (protocol#tolerated-lines). But a
+    checkpoint request that lacks `sequenceNumber` and has unknown keys is refused. If it counted as "everything
+    delivered so far", it could checkpoint records that the child has not finished.
     """
     if not line:
         return Ignored("an empty line", quiet=True)

@@ -19,8 +19,8 @@ class LineSplitter:
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
-        self._pending = bytearray()
-        self._after_cr = False
+        self._pending = bytearray()  # the unfinished line
+        self._after_cr = False  # whether the last byte was a CR, so that a LF which follows belongs to it
 
     @property
     def buffered_bytes(self) -> int:

@@ -1,5 +1,5 @@
-"""`address_source`: finds the key or variable that decides to which address a client connects. The error of a client
-that cannot connect names it.
+"""`address_source`: finds the key or variable that decides to which address a client connects. If a client cannot
+connect, its error names this key or variable.
 
 The rule is botocore's. If there is a proxy, the client connects to that. Otherwise an endpoint in the properties file
 wins over the environment variables, and these over the profile; if none of them names an endpoint, the region decides.
@@ -24,7 +24,7 @@ _KEYS = {
     "cloudwatch": ("cloudWatchEndpoint", "cloudWatchClient.proxyUrl"),
 }
 _OTHERS = ("its endpoint", "kinesisClient.proxyUrl")
-"""For the clients of other services, which use the proxy of Kinesis."""
+"""The same for the clients of other services, which use the proxy of Kinesis."""
 
 
 def address_source(service: str, client: BaseClient, access: ClientSettings) -> str:

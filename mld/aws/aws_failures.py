@@ -53,8 +53,10 @@ def limit_words(client: BaseClient, error: Exception, took_s: float) -> str | No
 
 
 def is_no_connection(client: BaseClient, error: Exception, took_s: float) -> bool:
-    """Return whether a call ended after `took_s` seconds because botocore could not connect: nobody is at the address,
-    or nobody that can be trusted. To botocore a TLS handshake is a read, but it limits it like a connection.
+    """Return whether a call ended after `took_s` seconds because botocore could not connect: no server is at the
+    address, or none with a certificate that is trusted.
+
+    If a TLS handshake takes too long, botocore reports a read timeout, but already after its connect timeout.
     """
     from botocore.exceptions import ConnectionError, ReadTimeoutError
 

@@ -36,7 +36,7 @@ def lean_data(file_path: str) -> Any:
 class AnyService:
     """Stands in for the list of services that botocore has data files of, for the check whether a service is in it.
 
-    To make that list, botocore looks into 440 directories, twice. Without a data file, loading it fails anyway.
+    To make that list, botocore looks into 440 directories, twice. Loading a service without a data file fails anyway.
     """
 
     def __contains__(self, _: str) -> bool:

@@ -66,9 +66,12 @@ class _CorrectedClients:
             _sign(request, signer, scope[1], scope[2], self._time.now())
 
     def pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
-        """Learn the time from an answer. Return 0 to send the request again at once; None: other handlers decide.
+        """Measure AWS's time by the `Date` header of an answer. Return 0 to send the request again at once; None leaves
+        the decision to other handlers.
 
-        A request is sent again if it was refused because of its time, and the time that is known now differs from it.
+        The date of a refusal for a wrong time (`SKEWED_CODES`) is believed at once (`learn`); the date of any other
+        answer is believed only if it is plausible (`saw`). A refused request is sent again if the correction of our
+        clock now differs from the correction with which the request was signed.
         """
         if response is None:
             return None
@@ -79,8 +82,8 @@ class _CorrectedClients:
         self._time.learn(date)
         correction_s = self._time.correction_s
         signed_with_s = request_dict["context"].get(_SIGNED_WITH, correction_s)
-        is_worth_it = abs(correction_s - signed_with_s) >= SKEW_MIN_S and attempts < ATTEMPTS_MAX
-        return 0.0 if is_worth_it else None
+        sends_again = abs(correction_s - signed_with_s) >= SKEW_MIN_S and attempts < ATTEMPTS_MAX
+        return 0.0 if sends_again else None
 
 
 def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:

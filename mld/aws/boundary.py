@@ -37,7 +37,7 @@ class Surprises:
         self._reported: set[tuple[str, type[BaseException]]] = set()
 
     def report(self, what: str, error: BaseException) -> None:
-        """Log that `error`, met in `what`, is treated as a call without an answer."""
+        """Log that a call that raised `error` is treated as a call without an answer; `what` names the call."""
         if (what, type(error)) in self._reported:
             return
         self._reported.add((what, type(error)))

@@ -37,7 +37,7 @@ OPEN_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way. Their threads then end with the process."""
 SILENCE_S_MIN = 0.5
-"""A connection that has waited this long for an answer is not used again, and neither are all older ones."""
+"""A connection that has waited this long for an answer is not used again, nor is any older connection."""
 
 
 class BotoService:
@@ -176,10 +176,10 @@ class BotoService:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
             client, took_s = self._made_client(), time.monotonic() - sent_s
-            words = limit_words(client, error, took_s)
+            reason = limit_words(client, error, took_s)  # None if no time limit of botocore ended the call
             if is_no_connection(client, error, took_s):
-                words = f"{words or reason_of(error)}{self.remedy()}"
-            failure = aws_failure(operation, error) if words is None else AwsUnreachableError(operation, words)
+                reason = f"{reason or reason_of(error)}{self.remedy()}"
+            failure = aws_failure(operation, error) if reason is None else AwsUnreachableError(operation, reason)
             if isinstance(failure, AwsUnreachableError):
                 self._forget_connections()
             raise failure from error
@@ -188,9 +188,9 @@ class BotoService:
         return answer
 
     def _drop_if_silent(self) -> None:
-        """Drop the open connections if another call has waited for its answer for too long.
+        """Drop the open connections if another call has waited for its answer for too long (`SILENCE_S_MIN`).
 
-        The connection of that call may be dead, and so may all that were made before it was sent.
+        The connection of that call may be dead, and so may all connections that were made before the call was sent.
         """
         late_s = time.monotonic() - SILENCE_S_MIN
         if any(self._renewed_s < asked_s < late_s for asked_s in list(self._asked.values())):

@@ -115,7 +115,8 @@ class ClientFactory:
         access: ClientSettings | None = None,
         s3: Any = None,
     ) -> BaseClient:
-        """Return a client that makes one attempt per call. It repeats only a call that was refused for our wrong clock.
+        """Return a client that makes one attempt per call. It repeats only a call that was refused because our clock is
+        wrong.
 
         `access` may be left out for the services that have settings: Kinesis, DynamoDB with its streams, CloudWatch.
         Raises StartupError if no provider yields credentials, or if no region is known.

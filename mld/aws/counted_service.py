@@ -165,8 +165,8 @@ class CountedService:
         return key
 
     def _new_key(self, operation: str, result: str) -> str:
-        """Return the name of the counter for a new pair of operation and result. It says OTHER instead of the result if
-        that is no plain code, or if there are RESULTS_MAX counters already.
+        """Return the name of the counter for a new pair of operation and result. OTHER stands in place of the result if
+        the result is not a plain code, or if there are RESULTS_MAX counters already.
         """
         is_plain = result.isascii() and result.isalnum() and len(result) <= CODE_LENGTH_MAX
         if not is_plain or len(self._keys) >= RESULTS_MAX:

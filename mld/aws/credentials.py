@@ -89,7 +89,7 @@ class CredentialsResolver:
             if provider.kind is ProviderKind.ANONYMOUS:
                 return ResolvedCredentials(None, provider.kind.value)
             try:
-                credentials = self._kept(self._load(provider), provider)  # those of a role are fetched now
+                credentials = self._kept_fresh(self._load(provider), provider)  # those of a role are fetched now
             except Exception as error:  # of botocore, or anything from an own provider
                 failures.append(f"{provider.kind.value}: {_reason(provider, error)}")
                 logger.debug("no credentials", extra={"action": "credentials", "provider": provider.kind.value})
@@ -100,7 +100,7 @@ class CredentialsResolver:
             "repair one of them, or name another in AwsCredentialsProvider"
         )
 
-    def _kept(self, credentials: Credentials, provider: Provider) -> Credentials:
+    def _kept_fresh(self, credentials: Credentials, provider: Provider) -> Credentials:
         """Return `credentials`, renewed in the background if they expire. Fetches the first keys."""
         found = kept(
             credentials,
@@ -182,7 +182,7 @@ class CredentialsResolver:
         return credentials
 
     def _assumed(self, role: AssumeRole, provider: Provider) -> Credentials:
-        """Return the credentials of a role, which is assumed with those of the default chain."""
+        """Return the credentials of a role. It is assumed with the credentials of the default chain."""
         base = self._default()
         if base is None:
             raise ProviderError("the default chain has no credentials to assume the role with")
@@ -191,7 +191,7 @@ class CredentialsResolver:
             arguments["ExternalId"] = role.external_id
         fetcher = AssumeRoleCredentialFetcher(
             client_creator=self._sts_client_creator(role.sts_region, role.endpoint_url),
-            source_credentials=self._kept(base, provider),
+            source_credentials=self._kept_fresh(base, provider),
             role_arn=role.role_arn,
             extra_args=arguments,
             cache=_NoCache(),

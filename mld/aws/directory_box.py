@@ -13,7 +13,9 @@ from mld.core.errors import DeadLetterError
 
 
 class DirectoryBox:
-    """Writes each letter as one line in a file of its owner only: ``application/stream/shard/sequence-sub.json``."""
+    """Writes each letter as one line into a file that only its owner may read:
+    ``application/stream/shard/sequence-sub.json``.
+    """
 
     def __init__(self, directory: str) -> None:
         self._root = Path(directory).absolute()

@@ -68,9 +68,10 @@ QUIET_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChangePlace:
-    """An iterator, and what goes with it. Records older than `since_s` are left out, in place of AT_TIMESTAMP.
+    """An iterator of DynamoDB Streams (`token`), and our own notes for reading on with it.
 
-    `quiet_pages` pages have come without a record, the first at `quiet_from_s` (monotonic seconds).
+    Records older than `since_s` are left out; this replaces AT_TIMESTAMP, which the service does not have. The latest
+    `quiet_pages` pages had no record; the first of them came at `quiet_from_s` (monotonic seconds).
     """
 
     shard_id: str
@@ -83,12 +84,12 @@ class ChangePlace:
     def parse(cls, text: str) -> ChangePlace:
         """Return the place that a text of `__str__` describes."""
         shard_id, _, rest = text.partition(" ")
-        *marks, token = rest.split(" ")
-        since, pages, start = marks or ("", "0", "0")
+        *notes, token = rest.split(" ")
+        since, pages, start = notes or ("", "0", "0")
         return cls(shard_id, token, float(since) if since else None, int(pages), float(start))
 
     def __str__(self) -> str:
-        """Return the place as text, for use as an iterator: shard, token, and between them the marks, if any is set."""
+        """Return the place as text, for use as an iterator: shard, token, and between them the notes, if any is set."""
         if self.since_s is None and not self.quiet_pages:
             return f"{self.shard_id} {self.token}"
         since = "" if self.since_s is None else self.since_s
@@ -150,8 +151,8 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        """Return an iterator with which `get_records` reads on from `start`: the token of the service and what we add
-        to it. Raises StreamError.
+        """Return an iterator with which `get_records` reads on from `start`: the token of the service with our notes
+        (`ChangePlace`). Raises StreamError.
 
         For AT_TIMESTAMP, reading begins at the oldest record, and records from before that time are left out. A
         position whose record was trimmed leads to the oldest record that is left, as in Kinesis.

@@ -75,8 +75,8 @@ class HostReader:
         return await self._read(path, partial(self._threads.run, work))
 
     async def _read(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what `read` returns, within the time limit. Raises HostReadError, whatever goes wrong; `what` is the
-        path or URL for its text.
+        """Return what `read` returns, within the time limit. Raises HostReadError, whatever goes wrong. `what` is the
+        path or URL that the text of the error names.
         """
         try:
             async with asyncio.timeout(self._timeout_s):

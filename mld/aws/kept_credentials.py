@@ -33,7 +33,7 @@ from mld.aws.service_time import ServiceTime
 
 logger = logging.getLogger(__name__)
 RENEW_BEFORE_S = 15 * 60.0
-"""When before their expiry keys are renewed, as in botocore. Providers issue new keys this early or earlier."""
+"""How long before their expiry keys are renewed, as in botocore. Providers issue new keys this early or earlier."""
 RENEW_AT_SHARE = 0.5
 """Keys that live for less than half an hour are renewed after this share of their life."""
 PAUSE_S = 10.0

@@ -2,9 +2,9 @@
 
 `put` returns only when the letter is durable. If that is not certain, it raises DeadLetterError, and the record is not
 set aside. A letter is named after its record. If the same letter is written twice, the second file or object replaces
-the first. A stream or a queue has both, but a FIFO queue drops the second one if it comes within five minutes. A letter
-is never shortened: a service refuses a letter that is too large for it. A queue takes 1 MiB; a stream takes as much as
-it is configured for.
+the first. A stream or a queue keeps both, but a FIFO queue drops the second one if it comes within five minutes. A
+letter is never shortened: a service refuses a letter that is too large for it. A queue takes 1 MiB; a stream takes as
+much as it is configured for.
 """
 
 from __future__ import annotations

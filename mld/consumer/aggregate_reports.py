@@ -1,11 +1,11 @@
 """`AggregateReports`: reports KPL aggregates that are malformed, or whose user records belong to another shard.
 
 Rules: retrieval#hash-range-rule and retrieval#malformed-aggregates. An aggregate that is malformed, or exceeds the
-limits of `retrieval.kpl`, is delivered as it came: a broken producer may send nothing but such aggregates. An aggregate
-with a user record outside the shard's hash range is not delivered at all. If the producer packed it before a reshard,
-the producer sends its records again, so nothing is lost. If the producer packs aggregates by rules of its own, or under
-wrong keys, the records are lost for good; Java does not report that. Both kinds of faulty aggregates are counted, and
-logged at most once a minute.
+limits of `retrieval.kpl`, is delivered unopened. An aggregate with a user record outside the shard's hash range is not
+delivered at all. If the producer packed it before a reshard, the producer sends its records again, so nothing is lost.
+If the producer packs aggregates by rules of its own, or under wrong keys, the records are lost for good; Java does not
+report that. Both kinds of faulty aggregates are counted. They are logged at most once a minute, because a broken
+producer may send nothing else.
 
 Partition keys may be personal data. So only the length of a key and the first digits of its hash key are logged. These
 digits show which shard the key belongs to, and can be compared with those of a known key.
@@ -71,7 +71,8 @@ class AggregateReports:
         self._malformed = SeenAggregates[str]("aggregate_malformed", "aggregates", MALFORMED)
         self._misrouted = SeenAggregates[Misrouted]("aggregate_misrouted", "user_records", MISROUTED)
         self._shard_id = shard_id
-        self._timer: asyncio.TimerHandle | None = None  # for the next report; None if the last minute had none
+        self._timer: asyncio.TimerHandle | None = None
+        """The timer for the next report; None if nothing was reported within the last minute."""
 
     def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
         """Count the faulty aggregates of a batch that was delivered. `hash_range` is that of the lease."""
@@ -98,15 +99,15 @@ class AggregateReports:
 
     def _report(self) -> None:
         """Log the aggregates that were counted since the last report, and start a timer for the next report in a
-        minute. If there are none, no timer is started.
+        minute. If none were counted, no timer is started.
         """
         self._cancel()
-        news = [seen for seen in (self._malformed, self._misrouted) if seen.count > seen.reported]
-        for seen in news:
-            fresh, seen.reported = seen.count - seen.reported, seen.count
-            fields = {seen.counted: fresh, f"{seen.counted}_total": seen.count, "aggregates_total": seen.aggregates}
-            log.warning(seen.message, fresh, seen.example, extra=about(seen.action, self._shard_id, **fields))
-        if news:
+        unreported = [kind for kind in (self._malformed, self._misrouted) if kind.count > kind.reported]
+        for kind in unreported:
+            fresh, kind.reported = kind.count - kind.reported, kind.count
+            fields = {kind.counted: fresh, f"{kind.counted}_total": kind.count, "aggregates_total": kind.aggregates}
+            log.warning(kind.message, fresh, kind.example, extra=about(kind.action, self._shard_id, **fields))
+        if unreported:
             self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
 
     def _cancel(self) -> None:

@@ -215,7 +215,10 @@ class PipeChild:
 
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
         """Write all pieces to stdin in order, without blocking the loop. Return None if the pipe has taken them at
-        once, else a future (`ports.ChildProcess.begin_write`). Small pieces are written at once, without a task.
+        once, else a future (`ports.ChildProcess.begin_write`).
+
+        Small pieces are written at once, without a task. A task writes the rest from the first piece that the pipe does
+        not take, that is large, or that is empty (`A_TURN`: other tasks should run).
         """
         left = iter(pieces)
         for piece in left:
@@ -228,7 +231,9 @@ class PipeChild:
         return None
 
     async def write(self, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write all pieces in order without blocking the loop. Raises BrokenPipeError."""
+        """Write all pieces in order without blocking the loop. Let other tasks run before a large piece, and for an
+        empty one (`A_TURN`). Raises BrokenPipeError.
+        """
         for piece in pieces:
             if not piece or len(piece) >= LARGE_PIECE_BYTES:
                 await asyncio.sleep(0)  # framing and copying a large piece takes some 0.2 ms; let other tasks run
@@ -415,7 +420,7 @@ class PipeChild:
     # --- exit watch --------------------------------------------------------------------------------------------------
 
     def _watch_exit(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have `_on_exit` called when the process exits: by its pidfd, or by polling where there is none."""
+        """Have `_on_exit` called when the process exits: by its pidfd, or by polling where the system has no pidfd."""
         try:
             process = self._process
             handle = process.exit_handle() if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)

@@ -74,8 +74,8 @@ class ChildEvent:
 def event_of(line: str, *, as_fields: bool) -> ChildEvent:
     """Return a line of a child as an event. Never raises.
 
-    With `as_fields` a JSON object becomes fields, and any other line gets the level that it names. Without it, and if
-    the line names none, the level is INFO.
+    With `as_fields` a JSON object becomes fields, and any other line gets the level that it names. If the line names no
+    level, or without `as_fields`, the level is INFO.
     """
     if as_fields and line.startswith("{") and len(line) <= LINE_CHARACTERS_MAX and line.count(",") < MEMBERS_MAX:
         value = _parsed(line)
@@ -225,8 +225,8 @@ class ChildLogger:
         self._own |= of_child(number)
 
     def log(self, line: str) -> None:
-        """Log a line at the level that it names. A line below INFO is logged if INFO is enabled: the child decided to
-        print it.
+        """Log a line at the level that it names. A line below INFO is logged, too, if INFO is enabled, because the
+        child has its own setting of which levels it prints.
         """
         event = event_of(line, as_fields=self._as_fields)
         if self._log.isEnabledFor(max(event.level, INFO)):

@@ -144,8 +144,8 @@ class ShardConsumer:
     # --- activities --------------------------------------------------------------------------------------------------
 
     async def _wait_on_parents(self) -> ActivityOutcome:
-        """Check the row if the parents of the shard are complete. Otherwise wait until a parent has changed, for
-        `parent_poll_s` at most; the outcome is then RETRY.
+        """Check the row (`_look_at_row`) if the parents of the shard are complete. Otherwise wait until a parent has
+        changed, for `parent_poll_s` at most; the outcome is then RETRY.
         """
         if self._lease.is_complete:
             self._parts.care.ended(self._lease)
@@ -161,7 +161,8 @@ class ShardConsumer:
 
     async def _look_at_row(self) -> ActivityOutcome:
         """Compare the row with its shard. If the row cannot belong to the shard, the outcome is ROW_ODD, which parks
-        it: nothing may be read from its position. If they cannot be compared now, it is DONE: the row counts as sound.
+        the shard: nothing may be read from the row's position. If row and shard cannot be compared now, the row counts
+        as sound, and the outcome is DONE.
         """
         try:
             odd = await contained(self._parts.care.oddity(self._lease), "looking at a row", self.key)
@@ -509,8 +510,8 @@ class ShardConsumer:
         """Find out why the shard was not found: it has left retention, the stream is the wrong one, or the row belongs
         elsewhere. The reader keeps its place, so reading can go on afterwards.
 
-        SHARD_ENDED if it has left retention, DONE if it is listed after all, RETRY if that is not known; ROW_JUDGED if
-        nothing was read yet.
+        SHARD_ENDED if the shard has left retention, DONE if it is listed after all, RETRY if neither is known. If no
+        record was read yet, ROW_JUDGED stands in place of SHARD_ENDED and DONE.
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))

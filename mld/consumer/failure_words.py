@@ -22,9 +22,9 @@ def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
     the last line of stderr, which may have nothing to do with the failure.
     """
     died = isinstance(error, ProcessorGoneError)
-    words = [word.strip() for word in last_words if word.strip()]
-    cause = next((word for word in reversed(words) if _EXCEPTION.match(word)), None) if died else None
+    lines = [line.strip() for line in last_words if line.strip()]
+    cause = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None) if died else None
     if cause is not None:
         return f"{cause} ({ended})"
-    what = ended if died and words else f"{error} ({ended})"
-    return f"{what}; last on stderr: {words[-1]}" if words else what
+    what = ended if died and lines else f"{error} ({ended})"
+    return f"{what}; last on stderr: {lines[-1]}" if lines else what

@@ -3,8 +3,8 @@
 See docs/use/fork-server.md. The command `mld-zygote` works under any daemon: it asks the fork server for a child, and
 then stands in for the child until the child ends. Here the daemon asks the server itself. That saves the process of
 `mld-zygote`, some 7 ms of CPU and 0.1 MB for each child, more than the fork itself costs. Only a server that already
-runs is asked. If none does, `fork` returns None and the daemon runs the command, which starts a server, or a child
-without a server.
+runs is asked. If no server runs, `fork` returns None, and the daemon runs the command. The command then starts a
+server, or if that is impossible, the child itself.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ a shell reads from a pipe that only the daemon holds. When a child starts, and w
 process group to this pipe. The pipe ends with the daemon, however the daemon ends. Then the children that are left get
 a moment to exit by themselves, after that SIGTERM, and then SIGKILL.
 
-PR_SET_PDEATHSIG is no alternative. The child itself must set it between fork and exec, which is unsafe in a process
-with threads, or takes another program for each child. The signal is sent when the forking thread ends, not the process.
-It reaches neither the children of a child nor children forked by the fork server. And only Linux has it.
+PR_SET_PDEATHSIG is no alternative. The child itself must set it between fork and exec. Our code there is unsafe in a
+process with threads, and a helper program would be one more process start for each child. The signal is sent when the
+forking thread ends, not the process. It reaches neither the children of a child nor children forked by the fork server.
+And only Linux has it.
 """
 
 from __future__ import annotations

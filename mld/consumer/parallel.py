@@ -4,7 +4,7 @@ Rules: parallel#promises, parallel#safe-prefix, parallel#failures. A page is div
 (`protocol.sharing`) and put into the queues of the children; the consumer goes on reading at once. Each child takes
 from its own queue. So a slow key delays only its own child, until the waiting records fill the shard's share of memory.
 Answers and checkpoints do not come in the order of the records: `SafePrefix` decides how far the row may advance, and
-`PrefixWriter` stores that.
+`PrefixWriter` stores that position.
 
 If one child fails, all of them are ended, and the shard continues from the safe prefix with new children. If only the
 failed child were restarted, all records that the other children have not checkpointed would have to be kept in memory,

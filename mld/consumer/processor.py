@@ -126,7 +126,9 @@ class Processor:
         self.gone.add_done_callback(_retrieve)
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Use other time limits: the timeout from the next wait on, the warning for the present action too."""
+        """Use the time limits of `settings`: the reply timeout from the next wait on, the time before a warning also
+        for the action under way.
+        """
         self._reply_timeout_s = settings.reply_timeout_s
         self._overdue.adjust(settings)
 
@@ -186,12 +188,12 @@ class Processor:
         self._overdue.close()
         self._is_ending = True
         try:
-            words = await (self.child.end() if self._killing is None else self._killing)
+            how_ended = await (self.child.end() if self._killing is None else self._killing)
             await asyncio.wait([self.gone])
         finally:
             self.gone.cancel()
-        self._trace.ended(words)
-        return words
+        self._trace.ended(how_ended)
+        return how_ended
 
     def kill_soon(self) -> None:
         """Kill the child, even during an action, which then fails. Call `end` afterwards."""
@@ -201,9 +203,9 @@ class Processor:
         """Kill the child now, and return how it ended. From now on its exit is no failure."""
         self._overdue.close()
         self.gone.cancel()
-        words = await self.child.kill()
-        self._trace.ended(words)
-        return words
+        how_ended = await self.child.kill()
+        self._trace.ended(how_ended)
+        return how_ended
 
     # --- actions -----------------------------------------------------------------------------------------------------
 

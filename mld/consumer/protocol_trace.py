@@ -27,6 +27,7 @@ END_WORDS = {
 }
 TO_CHILD, FROM_CHILD = "toChild", "fromChild"
 Transcribed = dict[str, Any]
+"""A line or an event in the form in which listeners get it, ready for JSON."""
 
 
 class TraceListener:

@@ -73,6 +73,7 @@ class SafePrefix:
         self._stretches: deque[Stretch] = deque()
         """The records that were given after all those in `_open`."""
         self._confirmed = [(-1, 0)] * children
+        """For each child, the sequence and sub-sequence number up to which it has checkpointed its records."""
         self._ended: set[int] = set()  # the children that have checkpointed the end of the shard
 
     @property

@@ -25,8 +25,8 @@ class MissingVerdict(Enum):
 class EndVerdict(Enum):
     """What to do after the end of a shard was read."""
 
-    READY = "ready"  # its children have rows: SHARD_END may be checkpointed
-    WAIT = "wait"  # they have none yet: ask again later
+    READY = "ready"  # the child shards have rows: SHARD_END may be checkpointed
+    WAIT = "wait"  # the child shards have no rows yet: ask again later
     READ_AGAIN = "read again"  # the end contradicts itself or the listing, so it proves nothing
 
 
@@ -38,7 +38,7 @@ class ShardCare(Protocol):
     async def parents_complete(self, lease: Lease) -> bool: ...
 
     def ancestors(self, lease: Lease) -> tuple[str, ...]:
-        """Return the ids of those of the shard's ancestors that are listed, parents first."""
+        """Return the ids of the shard's ancestors, parents first, as far as they are listed."""
         ...
 
     async def oddity(self, lease: Lease) -> str | None:

@@ -55,7 +55,9 @@ class ShardProcessor(Protocol):
         ...
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Use other time limits: the timeout from the next wait on, the warning for the present action too."""
+        """Use the time limits of `settings`: the reply timeout from the next wait on, the time before a warning also
+        for the action under way.
+        """
         ...
 
     async def initialize(self, message: Initialize) -> None:
@@ -67,9 +69,10 @@ class ShardProcessor(Protocol):
     ) -> bool:
         """Give a batch to the processor; `holds` describes the batch for a warning.
 
-        Return True if the answer has come, and the caller has to count it. False: `on_answered` of `ParallelProcessor`
-        counts it, now or later. If the batch was not wanted, the result means nothing. With `alone` the batch is sent
-        when all earlier ones are answered, and the call returns when this one is answered, too.
+        Return True if the answer has come, and the caller has to count it. Return False if `on_answered` of
+        `ParallelProcessor` counts it, now or later. If the batch was not wanted (`wanted` returned False), the result
+        means nothing. With `alone` the batch is sent when all earlier batches are answered, and the call returns when
+        this batch is answered, too.
         """
         ...
 

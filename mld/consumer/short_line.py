@@ -72,9 +72,9 @@ class ShortLine:
         """Keep this part if it is within the shown beginning of the payload. Return how many bytes of the payload were
         fed so far.
         """
-        seen = self._payload_bytes or 0
-        self._shown += part[: max(0, PAYLOAD_CHARACTERS_SHOWN - seen)]
-        self._payload_bytes = seen + len(part)
+        fed_before = self._payload_bytes or 0
+        self._shown += part[: max(0, PAYLOAD_CHARACTERS_SHOWN - fed_before)]
+        self._payload_bytes = fed_before + len(part)
         return self._payload_bytes
 
     def _show(self, part: bytes) -> None:

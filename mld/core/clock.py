@@ -1,4 +1,5 @@
-"""`Clock`: time is passed in. Pure decisions get `now` as a number; everything else gets a `Clock`.
+"""`Clock`: the time is passed to all code, and never taken from the system. Pure decisions get `now` as a number;
+everything else gets a `Clock`.
 
 `monotonic()` is for durations and never jumps; `wall()` is epoch seconds and may jump. Both are seconds. `LoopClock`
 follows the running event loop, so tests can run it in virtual time.

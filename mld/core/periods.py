@@ -35,8 +35,10 @@ ALONE_SHARE = 0.5
 """The share of the lease duration between two looks of a worker that has seen no other worker, and so has none to
 watch."""
 LONE_LEADER_LOOK_S = 30.0
-"""Time between two looks of such a worker while it leads. Its assigner reads the table anyway, and sees a new worker
-first. So it notices within a minute that a lease stays free because no worker has room."""
+"""Time between two looks of a worker that has seen no other worker, while it leads. Its assigner reads the table
+anyway, and sees a new worker first. The looks only have to show, within a minute, that a lease stays free because no
+worker has room.
+"""
 SLOW_LEASES = 150
 """A worker that is not a failover watcher reads a table of up to this many leases once per lease duration, and a larger
 one less often, in proportion."""

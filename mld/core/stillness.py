@@ -24,7 +24,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NEVER = -math.inf
-"""Passed as `first_at`, treats the value as unchanged for ever, because no worker is expected to change it."""
+"""If this is passed as `first_at`, the value counts as unchanged for ever, because no worker is expected to change it.
+"""
 
 
 class _Seen(NamedTuple, Generic[V]):

@@ -72,7 +72,7 @@ class ReportedBudget(TokenBudget):
         self._reports = TokenBudget(REPORTS)
 
     def begin_report(self, now: float) -> bool:
-        """Return whether a refusal is to be reported. If so, none is for a minute."""
+        """Return whether a refusal is to be reported. If so, no further refusal is reported for a minute."""
         if not self._reports.allows(now):
             return False
         self._reports.charge(now)

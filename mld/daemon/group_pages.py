@@ -28,7 +28,9 @@ from mld.serving.web_pages import exposed, probed
 TIMEOUT_S = 8.0
 READ_BYTES = 256 * 1024
 _ASKED = ("accept", "accept-encoding")
+"""Headers of a request that are passed on to the worker."""
 _PASSED_ON = ("content-encoding", "content-security-policy", "vary")
+"""Headers of the worker's answer that are passed on to the client, besides the content type."""
 NOT_RUNNING = "is not running, and will be started again"
 
 

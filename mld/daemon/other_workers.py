@@ -20,7 +20,7 @@ class OtherWorkers:
         """The counter and heartbeat of each lease row, by its key and owner."""
 
     def looked(self, leases: Iterable[Lease], now: float) -> None:
-        """Note the leases that a scan has returned, which ended at `now`."""
+        """Note the leases that a scan of the table has returned. The scan ended at `now`."""
         self._rows.saw_all({_of_owner(lease): (lease.counter, lease.heartbeat) for lease in leases}, now)
 
     def is_renewed(self, lease: Lease, now: float) -> bool:

@@ -109,7 +109,7 @@ class RunUntilTip:
         if await unless(self._stopped, self._is_left_to_others()):
             return True
         if self._catching_up.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
-            self._conclude(self._words())
+            self._conclude(self._why_not_caught_up())
             return True
         watching = asyncio.create_task(self._watch())
         watching.add_done_callback(lambda _: self._worker.request_stop())  # after a bug in `_watch`, too, the run ends
@@ -205,7 +205,7 @@ class RunUntilTip:
             now = self._clock.monotonic()
             if self._catching_up.is_time_over(now):
                 self._end = CatchUpEnd.TIME_OVER
-                self._catching_up.looked(self._seen(await self._table_if_there()))
+                self._catching_up.looked(self._look_from(await self._table_if_there()))
             elif self._worker.is_ready and now >= looked_at + self._wait_s(spacing_s):
                 looked_at = now
                 scan = await self._table_if_there()
@@ -231,12 +231,12 @@ class RunUntilTip:
         If it seems to be caught up, the shards are listed, as a shard that was split may still have records. Then the
         same scan is judged again, with the closed shards that the list shows.
         """
-        end = self._catching_up.looked(self._seen(scan))
+        end = self._catching_up.looked(self._look_from(scan))
         if end is not CatchUpEnd.CAUGHT_UP:
             return end
         if not await self._learn_closed() or await self._has_hidden_children(scan) or not self._worker.is_ready:
             return None
-        return self._catching_up.looked(self._seen(scan))
+        return self._catching_up.looked(self._look_from(scan))
 
     async def _learn_closed(self) -> bool:
         """List the closed shards again; return False if that fails.
@@ -260,7 +260,7 @@ class RunUntilTip:
             log.warning("the lease table cannot be read: %s", failure, extra={"action": "catch_up_unknown"})
             return None
 
-    def _seen(self, scan: TableScan | None) -> CatchUpLook:
+    def _look_from(self, scan: TableScan | None) -> CatchUpLook:
         """Return the state of the table and of this worker's consumers now, for `CatchingUp.looked`."""
         now = self._clock.monotonic()
         leases = () if scan is None else scan.leases
@@ -293,7 +293,7 @@ class RunUntilTip:
     async def _judge(self, graceful: bool) -> None:
         """Find out whether the children got all records and checkpointed them, and log the result."""
         if self._end is not CatchUpEnd.CAUGHT_UP:
-            self._conclude(self._words())
+            self._conclude(self._why_not_caught_up())
         elif not graceful:
             self._conclude("raise shutdownGraceMillis: not all record processors ended within that time")
         elif self._metrics.child_restarts > self._failures_before:
@@ -318,7 +318,7 @@ class RunUntilTip:
         lacking = not_checkpointed(leases.values(), self._delivered)
         return f"records come again in the next run: {in_words(lacking)}" if lacking else None
 
-    def _words(self) -> str:
+    def _why_not_caught_up(self) -> str:
         """Return in words why the run has ended without having caught up."""
         remaining = in_words(self._catching_up.remaining) or "nothing was read yet"
         match self._end:

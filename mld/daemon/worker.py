@@ -34,7 +34,7 @@ INITIALIZATION_ATTEMPTS_MAX = 20  # as in Java
 OLD_CONSUMER_WAIT_S = 15.0  # if a lost lease is acquired again, its old consumer is cancelled after this time
 LEAVE_WAIT_S = 2.0  # longest wait to learn who takes over the leases, before children are asked to stop
 RELEASE_WAIT_S = 5.0  # longest wait until the remaining leases are given back, when the grace period is over
-LAST_WRITES_S = 7.0  # for that and the fleet's last writes together; a process that takes longer is often killed
+LAST_WRITES_S = 7.0  # for giving leases back and the fleet's last writes; a process that takes longer is often killed
 
 
 class WorkerSignals:

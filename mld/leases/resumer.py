@@ -142,15 +142,16 @@ class Resumer:
         self._contested.forget(key)
 
     def note_loss(self, key: str, refusal: Refusal) -> None:
-        """Note that we lost a lease because a write was refused. Resume it if its row names us. If a twin has it,
-        resume it only after the twin has not renewed it for a lease duration.
+        """Note that we lost a lease because a write was refused. Resume it if its row names us. If a twin (another
+        process with our worker id) has it, resume it only after the twin has not renewed it for a lease duration.
         """
         if not refusal.by_twin:
             log.info("lease %s lost: %s", key, refusal.why, extra=about("lease_lost", key))
             if refusal.row is not None:
                 self.lapsed(refusal.row)
             return
-        # No row has the counter -1, so the duration begins again when the row is read next.
+        # Begin to watch the twin's renewals. The counter -1 stands for "not read yet", because no row has it: the lease
+        # duration is counted from the next time that the row is read.
         self._contested.begin(key, -1, self.clock.monotonic())
         log.error(
             "lease %s lost to another process with worker id %s (%s); give every process its own workerId",

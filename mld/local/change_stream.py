@@ -81,8 +81,8 @@ class ChangeShard:
         "shard_id",
         "span",
         "starting",
+        "window_began_s",
         "window_records",
-        "window_s",
     )
 
     def __init__(
@@ -96,7 +96,7 @@ class ChangeShard:
         self.parent_id = parent_id
         self.ending: int | None = None
         self.closed_s: float | None = None
-        self.window_s = created_s
+        self.window_began_s = created_s
         self.window_records = 0
         self.reads = Bucket(GET_RECORDS_PER_S)
         self.log = ShardLog()
@@ -123,8 +123,8 @@ class ChangeShard:
 
     def count_write(self, now: float, window_s: float) -> int:
         """Count a record, and return how many records came in the current window of `window_s` seconds."""
-        if not 0 <= now - self.window_s <= window_s:
-            self.window_s, self.window_records = now, 0
+        if not 0 <= now - self.window_began_s <= window_s:
+            self.window_began_s, self.window_records = now, 0
         self.window_records += 1
         return self.window_records
 
@@ -193,7 +193,7 @@ class TableStream:
         # Even if the clock is set back, records must expire in order.
         shard.log.append(number, max(now, shard.log.last_arrival), size, json.dumps(fields).encode())
         if shard.count_write(now, SPLIT_WINDOW_S) >= SPLIT_RECORDS and len(self._open()) < SPLIT_OPEN_MAX:
-            self._succeed(shard, shard.halves, now)
+            self._replace_by_children(shard, shard.halves, now)
 
     def split(self, name: str | None, now: float) -> list[str]:
         """Split the open shard with this id, or the first open one, into two. Return the ids of the children. Raises
@@ -203,12 +203,12 @@ class TableStream:
         found = [s for s in self._open() if name in (None, s.shard_id)]
         if not found:
             raise not_found(f"Shard: {name or 'any'} (open) does not exist")
-        return self._succeed(found[0], found[0].halves, now)
+        return self._replace_by_children(found[0], found[0].halves, now)
 
     def roll(self, now: float) -> list[str]:
         """Close each open shard and make one child for it, as after four hours. Return the ids of the children."""
         self._advance(now)
-        return [child for shard in self._open() for child in self._succeed(shard, (shard.span,), now)]
+        return [child for shard in self._open() for child in self._replace_by_children(shard, (shard.span,), now)]
 
     def disable(self, now: float) -> None:
         """End the stream: it gets no more records, and its open shards end without children."""
@@ -218,27 +218,29 @@ class TableStream:
         self.disabled_s = now
 
     def _advance(self, now: float) -> None:
-        """Do what is due by `now`: make children of old shards, trim records, and remove shards without any."""
+        """Do what is due by `now`: make children of old shards, trim records, and remove shards that have no records
+        any more.
+        """
         horizon = now - RETENTION_S
         if self.is_enabled:
             for shard in self._open():
-                self._grow_old(shard, now, horizon)
+                self._make_due_children(shard, now, horizon)
         for shard in list(self._shards.values()):
             shard.log.trim(horizon)
             if shard.closed_s is not None and shard.closed_s <= horizon:
                 del self._shards[shard.shard_id]
 
-    def _grow_old(self, shard: ChangeShard, now: float, horizon: float) -> None:
+    def _make_due_children(self, shard: ChangeShard, now: float, horizon: float) -> None:
         """Make the child of a shard that is four hours old, and the child's child if that is due, too, and so on.
 
         If the clock has jumped, children that would be trimmed by now are left out.
         """
         while now >= shard.created_s + SHARD_LIFE_S:
             at = max(shard.created_s + SHARD_LIFE_S, horizon - SHARD_LIFE_S)
-            (child,) = self._succeed(shard, (shard.span,), at)
+            (child,) = self._replace_by_children(shard, (shard.span,), at)
             shard = self._shards[child]
 
-    def _succeed(self, shard: ChangeShard, spans: Sequence[range], now: float) -> list[str]:
+    def _replace_by_children(self, shard: ChangeShard, spans: Sequence[range], now: float) -> list[str]:
         """Close a shard and make a child for each of the spans. Return the ids of the children."""
         shard.close(self._take(shard.index), now)
         return [self._make(span, max(now, shard.created_s + 0.001), shard.shard_id) for span in spans]

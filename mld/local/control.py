@@ -63,8 +63,8 @@ class ControlledServer(Protocol):
 
 
 def is_expiry(request: HttpRequest) -> bool:
-    """Return whether a request wants items to expire. `handle` cannot do that, because it takes time: moto has the
-    items.
+    """Return whether a request wants items to expire. `handle` cannot do that: moto has the items, and waiting for moto
+    takes time.
     """
     return (request.method, request.target.rstrip("/")) == ("POST", f"{PREFIX}dynamodb/expire")
 

@@ -122,10 +122,11 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._http2 = http2
         self._buffer = bytearray()
         self._head: tuple[HttpRequest, int, int] | None = None
+        """The next request if its head has come: without its body, with the place and the length of the body."""
         self._writable = asyncio.Event()
         self._writable.set()
-        self._close_after = False
-        self._is_head = False
+        self._close_after = False  # whether to close the connection after the present answer
+        self._is_head = False  # whether the present request is HEAD, whose answer has no body
         self._transport: asyncio.Transport | None = None
         self._arrived_at = ""
         """The IP address of this machine to which the client connected."""

@@ -32,7 +32,7 @@ READ_ONLY = frozenset(
     + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers")
 )
 """After these operations, only subscriptions to shards that got records (`OperationResult.touched`) have to be woken.
-After all others, every subscription has to be."""
+After all others, every subscription has to be woken."""
 _LIST_DEFAULT = 100
 """Default number of streams, consumers, or shards (of DescribeStream) in a page."""
 _STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"

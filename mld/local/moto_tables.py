@@ -1,8 +1,8 @@
 """`TableChanges`: reports what each request changes in moto's tables, for our model of DynamoDB Streams.
 
 For every operation that writes (PutItem, UpdateItem, DeleteItem, BatchWriteItem, TransactWriteItems, PartiQL), moto
-passes the item before and after each write to the `StreamShard` object of a table with a stream. `_Tap` replaces that
-class, and copies both items at once, because moto may change them later. When the request is over,
+passes the item before and after each write to the `StreamShard` object of a table with a stream. `_ChangeRecorder`
+replaces that class, and copies both items at once, because moto may change them later. When the request is over,
 `TableChanges.finish` publishes the changes. Changes of a transaction that was rolled back are left out. They are
 recognized by their table: for a rollback, moto replaces the table that was written by an older copy.
 
@@ -49,7 +49,7 @@ class _Request(threading.local):
 _request = _Request()
 
 
-class _Tap:
+class _ChangeRecorder:
     """Replaces moto's `StreamShard`; there is one for each table with a stream."""
 
     def __init__(self, _account: str, table: Any) -> None:
@@ -73,10 +73,10 @@ class _Tap:
 
 
 def install() -> None:
-    """Replace moto's `StreamShard` by `_Tap` in this process."""
+    """Replace moto's `StreamShard` by `_ChangeRecorder` in this process."""
     from moto.dynamodb.models import table
 
-    table.StreamShard = _Tap
+    table.StreamShard = _ChangeRecorder
 
 
 class TableChanges:
@@ -201,7 +201,9 @@ def _tables(account: str, region: str) -> dict[str, Any]:
 
 
 def _is_enabled(table: Any) -> bool:
-    return bool((table.stream_specification or {}).get("StreamEnabled")) and isinstance(table.stream_shard, _Tap)
+    return bool((table.stream_specification or {}).get("StreamEnabled")) and isinstance(
+        table.stream_shard, _ChangeRecorder
+    )
 
 
 def _key(table: Any) -> TableStreamKey:

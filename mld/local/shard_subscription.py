@@ -21,6 +21,7 @@ LIFE_S = 300.0
 HEARTBEAT_S = 5.0
 EVENT_BYTES_MAX = 1024 * 1024
 Find = Callable[[float], tuple[Stream, ShardState]]
+"""Returns the stream and the shard of a subscription as they are at a time; raises KinesisError if one is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class ShardSubscription:
         self.event_records_max = PAGE_RECORDS_MAX
         self._find = find
         self._position = position
-        self._heartbeat_s = now
-        self._paced_until_s = now
+        self._heartbeat_s = now  # when an event is due even if there are no records
+        self._paced_until_s = now  # until when no event may be sent, because of the limit of bytes per second
         self._enforce = enforce
 
     @property

@@ -1,4 +1,4 @@
-"""`Stream`: one stream of the model, with its shards. Pure.
+"""`Stream`: one stream of the embedded Kinesis, with its shards. Pure.
 
 The status of a stream follows from times: it is CREATING until `active_s`, UPDATING until `updated_s`, and, if `gone_s`
 is set, DELETING until `gone_s`. A split or merge takes effect at once, although the status is UPDATING for a while.
@@ -189,11 +189,11 @@ class Stream:
         self.sequencer = Sequencer(self.created_ms)
         self.shards: dict[int, ShardState] = {}
         self._next_index = 0
-        self._turn = 0
-        self._changed_s = now
-        self._closed: deque[tuple[float, int]] = deque()
+        self._turn = 0  # how many records were given to shards in turn (`next_shard`)
+        self._changed_s = now  # when shards were split or merged last
+        self._closed: deque[tuple[float, int]] = deque()  # closed shards: when each was closed, and its index
         self._open: list[ShardState] = []
-        self._starts: list[int] = []
+        self._starts: list[int] = []  # the first hash key of each shard in `_open`
         self._replace((), uniform_ranges(shard_count), now)
 
     @property

@@ -1,6 +1,7 @@
-"""The load of each child of a shard with several children: records in hand, records that wait, and its share.
+"""`ChildLoads`: the load of each child of a shard that has several: how many records it works on, how many wait for it,
+and which share of the shard's latest records it got.
 
-Pages and commands show it to people; nothing depends on it.
+Pages and commands show these figures to people; no decision depends on them.
 """
 
 from __future__ import annotations

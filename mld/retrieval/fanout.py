@@ -149,7 +149,7 @@ class FanOutReader(ShardReader):
         await self._until_room()
         wait_s = delay_s(self._at, self._clock.monotonic(), self._rng.random())
         if wait_s > 0:
-            self._goes_on_within(wait_s)
+            self._promise_progress_within(wait_s)
             await self._clock.sleep(wait_s)
         try:
             self._opened(await self._new_subscription())
@@ -167,13 +167,14 @@ class FanOutReader(ShardReader):
     async def _new_subscription(self) -> Opened:
         """Open a subscription from the place that the reader has reached. Return it and this place.
 
-        The liveness probe is promised progress (`_goes_on_within`), except while this waits for the registration.
+        The liveness probe is promised progress (`_promise_progress_within`), except while this waits for the
+        registration.
         """
         self._arn = None
-        self._waits_for_others()  # all readers share one registration, which has no time limit
+        self._withdraw_promise()  # all readers share one registration, which has no time limit
         arn = await self._consumer.arn()
         self._arn = arn
-        self._goes_on_within(EVENT_S_MAX)
+        self._promise_progress_within(EVENT_S_MAX)
         point = point_of(self._at, self._clock.monotonic(), self._clock.wall())
         self._course = called(self._at, self._clock.monotonic())
         logger.debug(
@@ -210,8 +211,8 @@ class FanOutReader(ShardReader):
         """Read events until the shard ends (return True) or the subscription is over (return False)."""
         while True:
             await self._until_room()
-            if self._clock.monotonic() >= self._promise_again_s:
-                self._goes_on_within(EVENT_S_MAX)
+            if self._clock.monotonic() >= self._promise_due_s:
+                self._promise_progress_within(EVENT_S_MAX)
             self._renew_if_due()
             page = await (self._next() if self._renewal is None else self._next_during_renewal(self._renewal))
             if page is None:
@@ -222,7 +223,7 @@ class FanOutReader(ShardReader):
                 return True
 
     async def _next(self) -> Page | None:
-        """Return the next event; None if the subscription is over, which is closed then."""
+        """Return the next event. If the subscription is over, close it and return None."""
         assert self._open is not None
         try:
             async with asyncio.timeout(IDLE_MAX_S):
@@ -318,8 +319,10 @@ class FanOutReader(ShardReader):
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {IDLE_MAX_S:g} s")
 
     async def _recover(self, error: StreamError, *, was_open: bool) -> None:
-        """Decide what to do about an error, log it, and look at the consumer if the reaction asks for that."""
-        self._waits_for_others()
+        """Decide what to do about an error, and log it. If the reaction is ASK, find out whether the registered
+        consumer still exists; if it does, report a missing shard to the shard's consumer.
+        """
+        self._withdraw_promise()
         self._course = failed(self._at, error, self._clock.monotonic(), was_open=was_open)
         reaction = self._course.reaction
         is_taken = reaction is SubscriptionReaction.YIELD

@@ -111,7 +111,7 @@ class UserRecords:
         self._data = data
         self._keys = keys
         self._entries = entries
-        self._count = sum([_count(some) for some in entries])
+        self._count = sum([_count(chunk) for chunk in entries])
         self._first = min(first, self._count)
 
     def after(self, sub: int) -> UserRecords:
@@ -131,12 +131,12 @@ class UserRecords:
         data, keys, first = self._data, self._keys, self._first
         texts: dict[int, bytes] = {}
         before = 0
-        for some in self._entries:
-            begin, before = before, before + _count(some)
+        for chunk in self._entries:
+            begin, before = before, before + _count(chunk)
             if before <= first:
                 continue
             skipped = max(0, first - begin)
-            for sub, (key, _, start, end) in enumerate(islice(_unpacked(some), skipped, None), begin + skipped):
+            for sub, (key, _, start, end) in enumerate(islice(_unpacked(chunk), skipped, None), begin + skipped):
                 text = texts.get(key)
                 if text is None:
                     text = quote(keys[key]).encode()
@@ -236,8 +236,8 @@ def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_rang
     for number, packed in enumerate(entries):
         if number:
             yield
-        some = [entry[:2] for entry in _unpacked(packed)]
-        for key, explicit in dict.fromkeys(some):
+        indexes = [entry[:2] for entry in _unpacked(packed)]
+        for key, explicit in dict.fromkeys(indexes):
             if key >= len(keys) or explicit >= len(hash_keys):
                 raise MalformedAggregateError(_BEYOND)
             if explicit != _ABSENT:
@@ -249,12 +249,12 @@ def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_rang
             if hash_range is not None and not misrouted and not hash_range.start <= hash_key <= hash_range.end:
                 misrouted = Misrouted(
                     user_records=sum([_count(one) for one in entries]),
-                    sub_sequence=before + some.index((key, explicit)),
+                    sub_sequence=before + indexes.index((key, explicit)),
                     hash_key=hash_key,
                     is_explicit=explicit != _ABSENT,
                     key_bytes=len(keys[key].encode()),
                 )
-        before += len(some)
+        before += len(indexes)
     if misrouted:
         raise MisroutedAggregateError(misrouted)
 
@@ -276,7 +276,7 @@ def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Step
     The user records are counted one by one only if there are enough of them to exceed the limit. Raises
     MalformedAggregateError.
     """
-    if sum([_count(some) for some in entries]) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
+    if sum([_count(chunk) for chunk in entries]) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return
     sizes = array("i")
     for start in range(0, len(keys), SLICE):
@@ -284,9 +284,9 @@ def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Step
         some_keys = range(start, min(len(keys), start + SLICE))
         sizes.extend([USER_RECORD_FRAME_BYTES + len(quote(keys[index])) for index in some_keys])
     total = 0
-    for some in entries:
+    for chunk in entries:
         yield
-        total += sum([sizes[entry[0]] for entry in _unpacked(some)])
+        total += sum([sizes[entry[0]] for entry in _unpacked(chunk)])
         if total > bytes_max:
             raise MalformedAggregateError(f"its user records would take more than {EXPANSION_MAX} times its size")
 
@@ -307,7 +307,7 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
     # left, so that the next aggregate begins with a new step.
     left, work.left = work.left, 0
     while True:  # once for each step
-        some: list[Entry] = []
+        chunk: list[Entry] = []
         while position < end and left > 0:
             left -= 1
             tag, position = _tag(data, position)
@@ -317,7 +317,7 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
                 if entry is None:
                     entry, fields = _entry(data, first, position)
                     left -= 2 * fields  # an unusual user record takes two units for each field
-                some.append(entry)
+                chunk.append(entry)
             elif tag == _PARTITION_KEY_TABLE:
                 first, position = _length_delimited(data, position, end)
                 keys.add(first, position)
@@ -327,13 +327,13 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
             else:
                 position, fields = _skip(data, position, end, tag)
                 left -= fields
-        count += len(some)
+        count += len(chunk)
         if max(count, len(keys), len(hash_keys)) > USER_RECORDS_MAX:
             raise MalformedAggregateError(f"more than {USER_RECORDS_MAX} user records or keys")
         if position >= end:
             work.left = left
-            return keys, hash_keys, [*entries, some]
-        entries.append(b"".join([_ENTRY.pack(*entry) for entry in some]))
+            return keys, hash_keys, [*entries, chunk]
+        entries.append(b"".join([_ENTRY.pack(*entry) for entry in chunk]))
         yield
         left = SLICE
 

@@ -178,7 +178,9 @@ class LayoutSource(NamedTuple):
 
 
 def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
-    """Return the layout of the record `body[start:end]`. None: it is so unusual that a pattern would rarely match."""
+    """Return the layout of the record `body[start:end]`; None if the record is so unusual that a pattern made from it
+    would rarely match.
+    """
     parts: list[bytes] = []
     names: list[str] = []
     head: tuple[bytes, tuple[str, ...]] | None = None
@@ -229,7 +231,9 @@ def _pattern(name: str, value: bytes) -> bytes | None:
 
 
 def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
-    """Return the beginning in milliseconds that all arrival times have, and the pattern; None if `value` is unusual."""
+    """Return the first digit that all arrival times in milliseconds share (empty if they share none), and the pattern
+    of the values; the pattern is None if `value` is unusual.
+    """
     if value == b"null":
         return ARRIVAL_UNKNOWN, b"null()"
     if match := _e9_time(value):

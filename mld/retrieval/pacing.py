@@ -83,7 +83,7 @@ def beat_of(idle_interval_s: float) -> float:
 
 
 def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
-    """Return the interval for a reader that is so far behind; None: unknown."""
+    """Return the interval for a reader that lags by `millis_behind_latest`; None if the lag is unknown."""
     if millis_behind_latest is None:
         return pacing.idle_interval_s
     behind_s = millis_behind_latest / 1000

@@ -123,8 +123,8 @@ class PollingReader(ShardReader):
             await self._until_room()
             now = self._clock.monotonic()
             wait_s = pacing.delay_s(self._pacing, self._pace, now, self._rng.random())
-            if now + wait_s >= self._promise_again_s:
-                self._goes_on_within(wait_s + CALL_TIMEOUT_S)
+            if now + wait_s >= self._promise_due_s:
+                self._promise_progress_within(wait_s + CALL_TIMEOUT_S)
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
             try:

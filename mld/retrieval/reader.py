@@ -115,7 +115,7 @@ class ShardReader(ABC):
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._losses = Losses(source, streams, shard_id, shares.clock, self._metrics, shares.proofs)
         self._promise = f"reader of {shard_id}"  # names this reader's promise to the liveness probe
-        self._promise_again_s = -math.inf
+        self._promise_due_s = -math.inf  # when this promise has to be repeated (monotonic)
         self._clock = shares.clock
         self._rng = shares.rng
         self._budget = shares.budget
@@ -233,28 +233,28 @@ class ShardReader(ABC):
 
     def _fetching_ended(self, _: asyncio.Task[None]) -> None:
         """Let the consumer see the end of the fetch task, and give back the share of the memory budget."""
-        self._waits_for_others()
+        self._withdraw_promise()
         self._arrived.set()
         self._budget.leave()
 
-    def _goes_on_within(self, seconds: float) -> None:
-        """Promise the liveness probe that whatever the reader does next ends within `seconds`, even if AWS is slow.
+    def _promise_progress_within(self, seconds: float) -> None:
+        """Promise the liveness probe that the reader's next step ends within `seconds`, even if AWS is slow.
 
-        The promise must be repeated at `_promise_again_s`, or earlier if more time is needed.
+        The promise must be repeated from `_promise_due_s` on, or earlier if more time is needed.
         """
         now = self._clock.monotonic()
-        self._promise_again_s = now + PROMISE_EVERY_S
+        self._promise_due_s = now + PROMISE_EVERY_S
         self._metrics.progress.step(self._promise, now, PROMISE_EVERY_S + seconds)
 
-    def _waits_for_others(self) -> None:
+    def _withdraw_promise(self) -> None:
         """Take back the promise: the reader waits for its consumer, or for something without a time limit."""
-        self._promise_again_s = -math.inf
+        self._promise_due_s = -math.inf
         self._metrics.progress.rest(self._promise)
 
     async def _until_room(self) -> None:
         """Wait until the buffer has room for another page."""
         while not self._buffer.has_room:
-            self._waits_for_others()
+            self._withdraw_promise()
             self._room.clear()
             await self._room.wait()
 
@@ -273,9 +273,9 @@ class ShardReader(ABC):
         """Deliver a page, and the end of the shard if the page ends it. Return whether it does.
 
         `read` is the state before the page. The page may begin with a record that was asked for a second time. The
-        consumer's checkpoint filter removes this record; if the page has no other, it is dropped here. `is_full` says
-        that the page has as many records as were asked for. It is not taken for the tip then, because some stand-ins of
-        Kinesis report "0 ms behind" even if more records follow.
+        consumer's checkpoint filter removes this record; if the page has no other, the page is dropped here. `is_full`
+        says that the page has as many records as were asked for. Such a page is not taken for the tip, because some
+        stand-ins of Kinesis report "0 ms behind" even if more records follow.
         """
         self._is_newest_tip = (page.millis_behind_latest == 0 and not is_full) or self._is_newer_than_start(page)
         is_empty_wanted = verdict is AnswerVerdict.GOES_ON and self._deliver_empty
@@ -303,7 +303,7 @@ class ShardReader(ABC):
 
     async def _report_missing(self) -> None:
         """Deliver `ShardMissing`, and wait until the consumer asks for the next delivery."""
-        self._waits_for_others()
+        self._withdraw_promise()
         self._asked_again.clear()
         self._deliver(ShardMissing())
         await self._asked_again.wait()
@@ -311,7 +311,7 @@ class ShardReader(ABC):
     async def _report_loss(self, read: ReadState, page: Page) -> None:
         """Report records that the stream dropped between `read` and this answer, if the answer shows such a gap."""
         if starting_points.lacks_record(read, page):
-            self._goes_on_within(EVIDENCE_S)
+            self._promise_progress_within(EVIDENCE_S)
             await self._losses.look_into(read, page)
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:

@@ -75,7 +75,8 @@ class ReadState:
     `last_sequence`: sequence number of the last record of the last accepted answer that had records.
 
     `asked`: sequence number of the record with which the next answer should begin. If the start names no record, but
-    everything that arrived since `read_to_s` is wanted, it is the type of the start. None when that answer has come.
+    everything that arrived since `read_to_s` is wanted, `asked` is the type of the start. It is None once that answer
+    has come.
 
     `read_to_s` (epoch seconds): everything that had arrived by then was received, or is not wanted; None if unknown.
 
@@ -187,10 +188,10 @@ def is_proof_alone(state: ReadState, page: Page) -> bool:
 
 
 def needs_proof(state: ReadState, now_s: float, wall_s: float) -> bool:
-    """Return whether to ask for the last record again, because later records may have been trimmed since then.
+    """Return whether to ask for the last record again, because later records may have been trimmed since it was read.
 
-    That is done only right after an answer with records. A reader that passes a long part of the shard without records
-    would otherwise go back to its beginning again and again, and never reach its end.
+    That is done only right after an answer with records. Otherwise a reader that crosses a long stretch of the shard
+    without records would go back to the beginning of the stretch again and again, and never reach its end.
     """
     if not state.is_at_record or now_s < state.prove_at_s:
         return False

@@ -3,7 +3,8 @@
 A name alone is not enough, because another stream may have, or may have had, the same name. The Spark processor stores
 positions in places that outlive the stream and that other streams may share. Kinesis is asked at the start of each
 child, because a stream may be deleted and created again while the daemon runs; children that start together share one
-answer. If Kinesis does not answer, children start without it, and a child that needs it reports an error.
+answer. If Kinesis does not answer, children start without these variables, and a child that needs them reports an
+error.
 """
 
 from __future__ import annotations

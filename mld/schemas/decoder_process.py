@@ -133,9 +133,9 @@ class DecoderProcess:
     ) -> list[bytes | UndecodableError]:
         """Return for each job the decoded payload in base64, or the error that says why it cannot be decoded.
 
-        `may_go_on(seconds)` is told the CPU time that payloads took beyond what is usual for their size, as soon as
-        they are answered, and that of a process which a payload has ended. If it returns False, the jobs that are left
-        are not done, and the result is shorter.
+        `may_go_on(seconds)` is called with the CPU seconds that payloads took beyond what is usual for their size, as
+        soon as these are answered, and with the CPU seconds of a process that a payload has ended. If it returns False,
+        the jobs that are left are not done, and the result is shorter.
         """
         found: list[bytes | UndecodableError] = []
         tries = 0
@@ -165,8 +165,8 @@ class DecoderProcess:
         found: list[bytes | UndecodableError],
         may_go_on: Callable[[float], bool],
     ) -> None:
-        """Send the jobs that are not answered yet, and append their answers to `found`, as far as it `may_go_on`.
-        Raises OSError, EOFError or TimeoutError if the process ends or hangs.
+        """Send the jobs that are not answered yet, and append their answers to `found`, as long as `may_go_on` returns
+        True. Raises OSError, EOFError or TimeoutError if the process ends or hangs.
         """
         running = self._running or await self._start()
         sending = asyncio.create_task(_send(running, jobs[len(found) :]))
@@ -181,7 +181,7 @@ class DecoderProcess:
                 found.extend(answers.feed(piece))
                 more_s, reported_s = answers.excess_s - reported_s, answers.excess_s
                 if more_s and not may_go_on(more_s) and len(found) < len(jobs):
-                    self._end(None)  # it goes on with the next payload, and others wait for it
+                    self._end(None)  # the process would go on with the next payload, while other shards wait for it
                     return
         finally:
             sending.cancel()

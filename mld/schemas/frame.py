@@ -23,7 +23,7 @@ class UndecodableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a frame says. `version_id` is the UUID of the schema version, as text."""
+    """The content of a frame. `version_id` is the UUID of the schema version, as text."""
 
     version_id: str
     is_compressed: bool

@@ -2,7 +2,7 @@
 
 Rules: retrieval#framed-records, retrieval#schema-lookups, retrieval#budgets-for-what-records-ask-for. If the registry
 does not know a schema, a record cannot be decoded, or its shard has used up a budget, the record is delivered as it
-arrived, with a key that says why; or its batch waits, if so configured.
+arrived, with a key that says why. If the settings want that, its batch waits instead.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class SchemaPreparer:
     async def _versions(
         self, frames: Iterable[Frame], budgets: RecordBudgets, wait_s: float
     ) -> Mapping[str, SchemaAnswer]:
-        """Return what is known of the versions that these frames name. Those of most records are looked up first: an id
-        that a producer makes up is rarely that of many.
+        """Return what is known of the versions that these frames name. The versions that most records name are looked
+        up first, because an id that a producer makes up is rarely named by many records.
         """
         ids = Counter([frame.version_id for frame in frames])
         ordered = [version_id for version_id, _ in ids.most_common()] if len(ids) > 1 else list(ids)
@@ -175,8 +175,9 @@ class SchemaPreparer:
         """Take the schema frames off the records with the indexes in `framed`, in place. `before` is the number of
         bytes in the batch before the first of them.
 
-        `versions` are the answers for all frames in `ahead`, to which these belong. If a record has to wait, all are
-        asked for again, so that the turns after this one do not wait, too.
+        `versions` are the answers for all frames in `ahead`, to which the frames in `framed` belong. If a record has to
+        wait, the versions of all frames in `ahead` are asked for again, so that the turns after this one do not have to
+        wait, too.
         """
         delay_s = RETRY_FIRST_S
         while True:

@@ -280,7 +280,7 @@ def created_s_of(shard_id: str) -> float | None:
 
 
 def _park(lease: Lease, why: str) -> Park:
-    """Return the verdict on a shard of Kinesis about which nothing is proved."""
+    """Return the verdict that parks a missing shard of Kinesis, because nothing proves that it has ended."""
     return Park(
         f"Kinesis does not know shard {lease.key}, and {why}; its lease stays as it is: {REMEDY}. "
         "If the stream is the right one, the shard's records are gone: delete its row, and its successors are read"
@@ -288,7 +288,7 @@ def _park(lease: Lease, why: str) -> Park:
 
 
 def _park_of_table(lease: Lease, why: str) -> Park:
-    """Return the verdict on a shard of DynamoDB Streams about which nothing is proved."""
+    """Return the verdict that parks a missing shard of DynamoDB Streams, because nothing proves that it has ended."""
     return Park(
         f"DynamoDB does not list shard {lease.key}, and {why}; its lease stays as it is, and is judged again later. "
         "If that lasts for a day, check streamArn, kinesisEndpoint and the AWS account: the stream of a table that was "

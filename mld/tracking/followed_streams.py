@@ -57,9 +57,9 @@ class FollowedStreams(TrackedStreams):
         self._doomed: Stillness[str, int] = Stillness()
         """Counters of the leases that are to be deleted, which shows whether a worker still renews them."""
         self.needs.fleet.on_lost_table.append(self._doomed.forget_all)
-        self._unknown: dict[str, int] = {}
-        """Streams of held leases that the list lacks; for each, how often the list had been read when that was first
-        noticed (`follower.reads`)."""
+        self._unlisted: dict[str, int] = {}
+        """Streams of held leases that are not in the list of streams. The value is how often the list had been read
+        when that was first noticed (`follower.reads`)."""
 
     # --- for the worker -----------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class FollowedStreams(TrackedStreams):
             return Standing.CONSUMED
         if stream is None or self.follower.streams.is_former(stream):
             return Standing.FORMER
-        if self.follower.reads > self._unknown.setdefault(stream, self.follower.reads):
+        if self.follower.reads > self._unlisted.setdefault(stream, self.follower.reads):
             log.warning(
                 "the lease is given back: neither the list of streams nor mld.streams here has its stream",
                 extra=about("stream_not_listed", lease.key),
@@ -120,7 +120,7 @@ class FollowedStreams(TrackedStreams):
             await self.follower.pause()
             try:
                 leads = await self.needs.fleet.leader.is_leader()
-                needs_table = leads or self._unknown or not self.follower.is_complete
+                needs_table = leads or self._unlisted or not self.follower.is_complete
                 in_table = (await self.recent.by_stream()).streams if needs_table else frozenset()
                 streams = await self.follower.step(in_table, leads=leads)
                 await self._apply(streams)
@@ -141,7 +141,9 @@ class FollowedStreams(TrackedStreams):
         counts.pending_deletion.note(len(streams.streams) - active)
 
     async def _apply(self, streams: TrackedList) -> None:
-        """Begin and end the consumption of streams, so that it agrees with the list."""
+        """Begin and end the consumption of streams, so that it agrees with the list. A former stream is consumed only
+        if former streams are kept, and no stream of the same name was created since.
+        """
         self.needs.metrics.stream_labels = labels_of(streams)
         keeps = self.needs.settings.shards.former_streams is FormerStreams.KEEP
         wanted = {
@@ -156,7 +158,7 @@ class FollowedStreams(TrackedStreams):
             except (StreamError, StartupError) as error:
                 log.error("stream %s: %s", listed.label, error, extra={"action": "stream_not_opened", "stream": stream})
                 del wanted[stream]
-        self._unknown = {stream: reads for stream, reads in self._unknown.items() if stream not in wanted}
+        self._unlisted = {stream: reads for stream, reads in self._unlisted.items() if stream not in wanted}
         if self.consumed.streams == wanted.keys():
             return
         for stream in sorted(wanted.keys() - self.consumed.streams):

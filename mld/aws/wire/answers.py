@@ -170,8 +170,8 @@ class Incoming:
         return self._kept(body, is_exact)
 
     def _kept(self, body: bytes, is_exact: bool) -> Answer:
-        """Return the answer with this body. It says whether the connection can be used again, for which the end must be
-        known (`is_exact`).
+        """Return the answer with this body. Its connection can be used again (`keep`) if the end of the body is known
+        (`is_exact`, see `_whole`), and the server does not announce that it closes the connection.
         """
         keep = is_exact and b"close" not in self.headers.get(b"connection", b"").lower()
         return Answer(self.status, self.headers, body, keep)

@@ -79,8 +79,8 @@ class Connection:
     """A connection to `origin`, through its proxy if it has one. Creating an instance connects, and raises OSError,
     also for timeouts and failures of TLS.
 
-    `on_abortable` is called with this connection as soon as `abort` can end it: OpenSSL skips any number of messages in
-    one call, so that no timeout ends a handshake in which they do not end.
+    `on_abortable` is called with this connection as soon as `abort` can end it. Timeouts alone are not enough: OpenSSL
+    skips any number of messages of a handshake in one call, so a server that sends them without end causes no timeout.
 
     Of the connections that share a `turn`, only one at a time receives and parses a large body. While it waits for more
     bytes, another one may.
@@ -101,14 +101,14 @@ class Connection:
         try:
             on_abortable(self)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            mind_silence(plain, read_timeout_s)
+            end_when_silent(plain, read_timeout_s)
             context = origin.context
             if origin.proxy is not None and context is not None:
                 open_tunnel(plain, origin.proxy, origin.host, origin.port, timeout_s=connect_timeout_s)
             if context is not None:
                 secured = context.wrap_socket(plain, server_hostname=origin.host, do_handshake_on_connect=False)
                 self.socket = secured
-                on_abortable(self)  # again, as the plain socket cannot be shut down any more
+                on_abortable(self)  # called again, because the plain socket cannot be shut down any more
                 secured.do_handshake()
             self.socket.settimeout(read_timeout_s)
             self._poll = select.poll()
@@ -231,7 +231,7 @@ class Connection:
             raise TimeoutError(f"no more of the answer within {self._read_timeout_s:g} s")
 
 
-def mind_silence(plain: socket.socket, patience_s: float) -> None:
+def end_when_silent(plain: socket.socket, patience_s: float) -> None:
     """Make the kernel end a connection, in use or idle, if the other end acknowledges nothing for `patience_s`.
 
     Nothing else ends a connection that a firewall or a NAT has forgotten. Options that the system does not have are

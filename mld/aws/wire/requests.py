@@ -34,8 +34,8 @@ _NEVER = float("-inf")
 
 
 class Usual(NamedTuple):
-    """What a request is made from, besides its body. `signer` and `keys` (the credentials) are None if requests are not
-    signed.
+    """The blueprint, signer and keys (credentials) that the requests of one operation share; a request also needs its
+    body. `signer` and `keys` are None if requests are not signed.
     """
 
     blueprint: Blueprint
@@ -62,7 +62,9 @@ class Requests:
         self.explain = canned.explain
 
     def usual(self, operation: str, params: Mapping[str, Any]) -> Usual | None:
-        """Return what a request is made from; None if a thread has to ask botocore (`asked`)."""
+        """Return the known blueprint, signer and keys for a request; None if a thread has to ask botocore for them
+        (`asked`).
+        """
         keys, until_s = self._keys
         if time.monotonic() > until_s:
             return None

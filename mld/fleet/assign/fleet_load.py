@@ -387,7 +387,9 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
 
 
 def _join_neighbours(view: View, workers: Mapping[str, LiveWorker]) -> None:
-    """Find the workers that measure the same CPUs, and give all of these the mean of their figures."""
+    """Find the workers that measure the same CPUs (`LiveWorker.meter`), and give each of them the mean of their
+    figures. A worker without metrics measures nothing (SHARE), so it is left as it is.
+    """
     by_meter: dict[str, list[Load]] = {}
     for load in view.loads.values():
         if (meter := workers[load.worker].meter) and SHARE not in load.values:

@@ -1,8 +1,9 @@
 """Plans one micro-batch from the pages that all shards have offered.
 
 The pages of a shard are taken in order. Records that all sinks hold are dropped: a page that ends at or before the
-shard's mark is `done` without a job, and of a page that begins at or before the mark only the records after it are
-taken. The shard's mark is here the lowest of all sinks. For a sink with a higher mark, the engine drops more records.
+shard's mark is `done` without a job, and of a page that begins at or before the mark only the records after the mark
+are taken. Here the mark of a shard is the lowest one that any sink has. For a sink with a higher mark, the engine drops
+more records.
 
 Pure: values in, values out.
 """

@@ -28,9 +28,9 @@ OURS = {
     "iceberg": ("branch", "tag", "snapshot-property.", "overwrite-mode", "isolation-level", "validate-", "rewritten-"),
 }
 """Beginnings of options that are refused, because an append ignores them, or our commits set them themselves."""
-ONCE_BEFORE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
-"""Databases that earlier versions of mld wrote exactly once. They are refused now, because otherwise users would learn
-of the change by doubled rows.
+FORMERLY_EXACTLY_ONCE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
+"""URLs of databases to which earlier versions of mld wrote exactly once. They are refused now, because otherwise users
+would learn of the change only from doubled rows.
 """
 
 
@@ -64,7 +64,7 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
 
     url = next((value for name, value in spec.options.items() if name.lower() == "url"), "").strip().lower()
     if not url.startswith("jdbc:postgresql:"):
-        if url.startswith(ONCE_BEFORE) or spec.keys or spec.mode.lower() == "merge":
+        if url.startswith(FORMERLY_EXACTLY_ONCE) or spec.keys or spec.mode.lower() == "merge":
             raise SinkRefused(
                 f"mld.spark.sink.{spec.name}.options.url: of databases only PostgreSQL is written exactly once, or "
                 "merged; write there, or to a table of format iceberg or delta; or append at least once by Spark's own "
