@@ -346,18 +346,22 @@ class FailoverWatcher:
 
     async def _write_takes(self, leases: Sequence[Lease], written: Written) -> None:
         """Take these leases by conditional writes, and note which owners are dead."""
-        now = self.clock.monotonic()
+        now, reports_before = self.clock.monotonic(), self._reports
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
         gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
         moves = [
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
         await self._writer.write(moves, written, counter_matters=True)
-        self.takeover.tried(leases, written.done, self.clock.monotonic())
+        # If the answers are late, `_take` has noted all of them, and later looks may have shown the others again.
+        tried = [lease for lease in leases if lease.key in written.done] if written.is_late else leases
+        self.takeover.tried(tried, written.done, self.clock.monotonic())
         self._log(leases, written)
-        # If a worker woke between the look and our writes, all writes are refused, and it is not dead.
+        # If a worker woke between the look and our writes, all writes are refused, and it is not dead. Neither is one
+        # that has reported while we waited for answers.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):
-            await self._exclude_dead(owner)
+            if self._reports.get(owner) == reports_before.get(owner):
+                await self._exclude_dead(owner)
 
     async def _exclude_dead(self, owner: str) -> None:
         """Delete the report of a silent worker whose leases were taken, because it would count for another minute.

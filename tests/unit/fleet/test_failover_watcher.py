@@ -294,6 +294,40 @@ async def test_the_leases_of_a_late_write_are_taken_and_its_owner_is_known_to_be
 
 
 @story
+async def test_an_owner_that_has_reported_before_a_late_answer_is_not_taken_for_dead(bed: Bed) -> None:
+    await bed.leases(s1="w")
+    a = Worker(bed, "a")
+    bed.report("w")
+    late = Fault(delay_after_s=2 * WRITES_WAIT_S)
+    bed.fault = lambda sender, operation: late if (sender, operation) == ("a", "UpdateItem") else None
+    await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
+    await CLOCK.sleep(WRITES_WAIT_S)
+    bed.report("w")
+    await CLOCK.sleep(WRITES_WAIT_S + 0.1)
+    assert a.deleted == []
+    assert a.assigning_due.count == 0
+
+
+@story
+async def test_a_late_failure_does_not_hold_up_a_lease_that_was_seen_again_since(bed: Bed) -> None:
+    await bed.leases(s1=None)
+    failing: list[Fault] = []
+
+    def fail_after_the_next_look(sender: str, operation: str) -> Fault | None:
+        if (sender, operation) != ("a", "UpdateItem") or failing:
+            return None
+        seen_again_s = ALONE_SHARE * D - CLOCK.monotonic()
+        assert seen_again_s > WRITES_WAIT_S
+        failing.append(Fault(delay_before_s=seen_again_s + FREE_GRACE_S / 2, fail_before=AwsError("UpdateItem", "Late")))
+        return failing[0]
+
+    bed.fault = fail_after_the_next_look
+    Worker(bed, "a")
+    await bed.until("s1", owners="a", within_s=ALONE_SHARE * D + FREE_GRACE_S + 0.2)
+    assert failing
+
+
+@story
 async def test_a_lost_reply_costs_one_more_look(bed: Bed) -> None:
     await bed.leases(s1="w")
     worker = Worker(bed, "a")
