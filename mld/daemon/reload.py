@@ -113,7 +113,9 @@ class Reloader:
     async def reload(self) -> Reload:
         """Read the file, and apply the keys that may change at once. Raises nothing: errors are in the result."""
         try:
-            loaded, levels = await self._run(self._read)
+            loaded, remarks, levels = await self._run(self._read)
+            self._options.scrub.hide(loaded.secrets)  # also if the file is refused, as the reason may quote from it
+            refuse(remarks)
             return self._take(loaded, levels)
         except FileHangsError as error:
             why = str(error)
@@ -128,20 +130,20 @@ class Reloader:
         log.error("not reloaded: %s", f"{self.file} {refusal_words(why)}", extra={"action": "reload_failed"})
         return Reload(None, why)
 
-    def _read(self) -> tuple[LoadedConfiguration, LogbackLevels | LogbackError | None]:
-        """Read the file, and the levels of the log; blocks. Raises ConfigurationError and OSError."""
+    def _read(self) -> tuple[LoadedConfiguration, list[Remark], LogbackLevels | LogbackError | None]:
+        """Read the file, and the levels of the log; blocks. Return also the remarks on settings that do not work.
+        Raises ConfigurationError and OSError.
+        """
         if not stat.S_ISREG(Path(self.file).stat().st_mode):
             raise ConfigurationError([Remark(Level.ERROR, "the file", self.file, "is no regular file", READ_ONCE)])
         loaded = load(self.file, self._overrides, self._env)
-        refuse_unusable(loaded.settings, self.file)
-        return loaded, self._options.read()
+        return loaded, refusals(loaded.settings, self.file), self._options.read()
 
     def _take(self, loaded: LoadedConfiguration, levels: LogbackLevels | LogbackError | None) -> Reload:
         """Apply the keys of a file that was read again, as far as they may change at once, and log all changes.
         `levels` are those of the Logback file, if there is one. Return which changes were taken, and which wait for a
         restart.
         """
-        self._options.scrub.hide(loaded.secrets)
         self._log_new(loaded.remarks)
         changes = changes_between(self.running, loaded)
         self.running = replace(changes.running, remarks=loaded.remarks)
@@ -179,9 +181,14 @@ def refuse_unusable(settings: Settings, file: str) -> list[Remark]:
     that cannot work.
     """
     remarks = refusals(settings, file)
+    refuse(remarks)
+    return remarks
+
+
+def refuse(remarks: Sequence[Remark]) -> None:
+    """Raise ConfigurationError if any of the remarks is an error."""
     if errors := [remark for remark in remarks if remark.level is Level.ERROR]:
         raise ConfigurationError(errors, remarks)
-    return remarks
 
 
 class ReloadRequests:

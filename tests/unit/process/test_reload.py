@@ -76,6 +76,13 @@ async def test_a_file_with_errors_changes_nothing_not_even_what_is_right_in_it(
     assert logging.getLogger().level == logging.INFO
 
 
+async def test_a_refused_file_shows_none_of_its_secrets(file: File, caplog: pytest.LogCaptureFixture) -> None:
+    file.path.write_text(USABLE.replace("/bin/cat", "/nowhere/rosebud --token rosebud"))
+    done = await file.reloader.reload()
+    assert done.settings is None and "no executable file" in done.why
+    assert "rosebud" not in done.why + told(caplog, "reload_failed")
+
+
 async def test_a_refused_file_names_the_misspelt_key_too(file: File, caplog: pytest.LogCaptureFixture) -> None:
     file.path.write_text(USABLE.replace("streamName", "streamNam"))
     assert (await file.reloader.reload()).settings is None
