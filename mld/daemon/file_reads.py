@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from mld.aws.threads import Workers
+from mld.aws.threads import Job, Workers
 from mld.core.errors import MldError
 
 T = TypeVar("T")
@@ -28,15 +28,26 @@ class FileReads:
 
     def __init__(self, name: str) -> None:
         self._threads = Workers(threads_max=1, name=name)
+        self._turn = asyncio.Lock()  # held until the thread is free: nothing queues up behind a read that hangs
 
     async def run(self, read: Callable[[], T]) -> T:
         """Return what `read` returns in the thread. Raises FileHangsError, and what `read` raises."""
         limit = asyncio.timeout(READ_S_MAX)
         try:
             async with limit:
-                return await self._threads.run(read)
+                await self._turn.acquire()
+                value: T = await self._submit(read).value()
+                return value
         except TimeoutError:  # of the limit, or an error of the mount itself
             if not limit.expired():
                 raise
             why = f"it was not read within {READ_S_MAX:g} s: its disk or network mount hangs, or one that it names"
             raise FileHangsError(why) from None
+
+    def _submit(self, read: Callable[[], T]) -> Job:
+        """Give the read to the thread, which ends the turn when it is done."""
+        try:
+            return self._threads.submit(Job(lambda _: read(), at_end=self._turn.release))
+        except BaseException:
+            self._turn.release()
+            raise

@@ -318,7 +318,9 @@ async def test_a_late_failure_does_not_hold_up_a_lease_that_was_seen_again_since
             return None
         seen_again_s = ALONE_SHARE * D - CLOCK.monotonic()
         assert seen_again_s > WRITES_WAIT_S
-        failing.append(Fault(delay_before_s=seen_again_s + FREE_GRACE_S / 2, fail_before=AwsError("UpdateItem", "Late")))
+        failing.append(
+            Fault(delay_before_s=seen_again_s + FREE_GRACE_S / 2, fail_before=AwsError("UpdateItem", "Late"))
+        )
         return failing[0]
 
     bed.fault = fail_after_the_next_look
