@@ -467,7 +467,9 @@ class ParallelProcessor:
             self.gone.result()
 
     async def _until_served(self, lane: Lane) -> None:
-        """Wait until a child has answered its present batch. Its waiting batches are no longer given to it."""
+        """Wait until a child has answered the batch that it works on, if any. Call it after `_is_closed` was set:
+        then `_serve` gives the child none of its waiting batches, and ends after this answer.
+        """
         serving = self._serving[lane.load.number]
         if lane.in_hand is None:
             serving.cancel()

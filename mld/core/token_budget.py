@@ -7,8 +7,9 @@ log. Each kind of such work has a budget for each shard. A full budget has `toke
     1. ask `allows(now)` before the work: it is allowed while at least one token is left
     2. `charge(now, tokens)` what the work has cost, as soon as that is known
 
-So work whose cost is known only afterwards may overdraw a budget: at most by `tokens`, so that the budget is full again
-after twice its period, whatever was charged. Work that costs nothing is never refused.
+The cost may be more than what is left, as it is known only after the work. Then the budget is overdrawn, but never by
+more than `tokens`, however much is charged. So it is full again after at most twice its period. Work for which nothing
+is charged takes nothing from the budget.
 """
 
 from __future__ import annotations

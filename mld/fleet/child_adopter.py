@@ -1,6 +1,6 @@
 """`ChildAdopter`: takes leases of child shards that this worker has just created (coordination#child-leases).
 
-It takes as many as this worker has room for. The other leases are left to the fleet, where some worker takes them a
+It takes as many as this worker has room for. The others are left without an owner; some worker of the fleet gets them a
 moment later.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ChildAdopter:
-    """Assigns the leases to `worker_id` in the background, one by one: each only when the one before is held."""
+    """Assigns the leases to `worker_id` in the background, one by one: the next only when the one before is held."""
 
     table: LeaseTable
     keeper: LeaseKeeper
@@ -49,7 +49,7 @@ class ChildAdopter:
         self._stopped = True
 
     def abandon(self) -> None:
-        """Cancel what is under way, without waiting for it."""
+        """Cancel the adoptions that are under way, without waiting for their end."""
         self._adopting.cancel()
 
     async def _adopt(self, keys: Iterable[str]) -> None:
@@ -71,6 +71,8 @@ class ChildAdopter:
             await self.keeper.resumer.reacquire([row])
 
     def _has_room(self) -> bool:
-        """Return whether this worker may have another lease, besides those that it holds and those assigned to it."""
+        """Return whether this worker may have one more lease, in addition to those that it holds and those that are
+        assigned to it but still held by their previous owners.
+        """
         held = loads_of(one.lease for one in self.keeper.held().values())
         return held[self.worker_id] + len(self.discovery.pending) < self.departure.room

@@ -2,14 +2,14 @@
 
 Rules: coordination#leaving-workers, leases#release-on-stop, coordination#surplus. Before it stops, the worker marks its
 report as leaving. Then it gives each lease to a living worker as soon as the lease's consumer has ended
-(`GivingAway.leave_to`), instead of leaving that to the next assignment run. A view of the table shows which workers
-there are. Workers that are leaving or dead get nothing, and drained ones get leases only if no other worker has room
-(`FleetMembership`). Because a consumer may take long to end, the receiver's report is read once more before each gift.
-At the end the worker releases leases that were assigned to it meanwhile.
+(`GivingAway.leave_to`), instead of leaving that to the next assignment run. The receivers are chosen from a view of the
+table. Workers that are leaving or dead get nothing, and drained ones get leases only if no other worker has room
+(`FleetMembership`). A consumer may take long to end, so the receiver's report is read once more just before the lease
+is given to it. At the end the worker releases leases that were assigned to it meanwhile.
 
-A worker also gives away leases above its limit, as far as other workers have room. While an operator drains the worker,
-the limit is 0. It may have too many leases because two workers gave it some at the same time, or because a Java leader
-does not know which workers are drained.
+A worker also gives away leases above its limit (its *surplus*), as far as other workers have room. While an operator
+drains the worker, the limit is 0. A worker may get too many leases if two workers give it some at the same time, or
+from a Java leader, which does not know which workers are drained.
 
 The operator's mark is an attribute of the worker's report (`reports.DRAIN`); the worker reads it whenever it writes the
 report. Leaders and failover watchers of mld respect it, and the operator's command has already begun the handoffs.
@@ -37,7 +37,10 @@ from mld.leases.table_view import Views
 
 log = logging.getLogger(__name__)
 
-LAST_LOOK_TIMEOUT_S = 2.0  # short, because lock and report are deleted only afterwards; leases that it misses expire
+LAST_LOOK_TIMEOUT_S = 2.0
+"""How long to look for leases that were assigned lately. Short, because the lock and the report are deleted only
+afterwards; a lease that is missed expires.
+"""
 
 
 @dataclass(eq=False)
@@ -62,7 +65,7 @@ class Departure:
         self._receivers: dict[str, str] = {}
         """The chosen receiver of each lease, when the worker stops."""
         self._asking: dict[str, asyncio.Future[bool]] = {}
-        """The requests under way, by receiver; the result is whether it may still get leases."""
+        """The requests under way, by receiver; the result is whether that worker may still get leases."""
         self._giving = BackgroundTasks()  # the task that gives surplus leases away
         self._is_giving = False
         """Whether surplus leases are being given away."""
@@ -70,7 +73,9 @@ class Departure:
         """Whether an operator drains this worker."""
 
     async def name_receivers(self) -> None:
-        """Choose the receiver of each held lease, for the keeper. Until they are chosen, only handoffs have one."""
+        """Choose the receiver of each held lease, for the keeper. Before that is done, a lease has a receiver only if
+        its handoff is pending.
+        """
         self.keeper.giving.leave_to(self._receiver_now)
         try:
             self._receivers = await contained(self.receivers_of(self.keeper.held()), "looking for receivers")
@@ -102,8 +107,8 @@ class Departure:
             return False
 
     async def release_late_leases(self) -> None:
-        """Release leases of any stream that were assigned to this worker lately and that it never held. Only a
-        consistent scan is certain to find leases that were assigned a moment ago.
+        """Release leases of any stream that were assigned to this worker lately, so that it never held them. They are
+        looked for by a consistent scan, because another read may miss a lease that was assigned a moment ago.
         """
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
@@ -132,8 +137,8 @@ class Departure:
         return 0 if self._is_drained else self.leases_max
 
     def on_own_report(self, report: WorkerReport) -> None:
-        """Note this worker's own report as just written: an operator may have begun or ended its drain. Begin to give
-        away leases if there are more than this worker may hold.
+        """Note from this worker's own report, which was just written, whether an operator has begun or ended its
+        drain. If this worker holds more leases than it may, begin to give the surplus away.
         """
         was_drained, self._is_drained = self._is_drained, is_drained(report)
         if self._is_drained != was_drained:
@@ -145,16 +150,17 @@ class Departure:
             self._giving.spawn(self._give_away(surplus))
 
     def abandon(self) -> None:
-        """Cancel what is under way, without waiting for it."""
+        """Cancel the requests and writes that are under way, without waiting for their end."""
         self._giving.cancel()
         for asking in list(self._asking.values()):
             asking.cancel()
 
     def _surplus(self) -> list[Lease]:
-        """Return the leases above the limit. Leases of ended shards do not count, nor do those that are already being
-        handed off.
+        """Return the leases to give away: those above the limit. Leases of ended shards do not count, nor do those
+        that are already being handed off.
 
-        Leases that an operator has moved here stay first, then those that came first.
+        The leases that an operator has moved here are kept before all others, and of the others those that this worker
+        has held the longest.
         """
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]
@@ -162,8 +168,8 @@ class Departure:
         return staying[self.room :]
 
     async def _give_away(self, surplus: Sequence[Lease]) -> None:
-        """Begin a handoff of each surplus lease to its receiver, if it has one. What fails is left for the next
-        report.
+        """Begin a handoff of each surplus lease to its receiver, if it has one. A failure ends this; the next report
+        of this worker begins it again.
         """
         try:
             receivers = await self.receivers_of(lease.key for lease in surplus)

@@ -1,9 +1,9 @@
 """`Fleet`: runs the tasks by which one worker takes part in the fleet, as the mode of the fleet requires.
 
 Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine
-decides the mode, and this shell starts and stops the tasks: in the modes of 2.x the taker; in those of 3.x discovery,
-assigner and failover watcher; in most modes the reporter. The keeper and the worker look after the leases that the
-worker holds.
+decides the mode, and `Fleet` starts and stops the tasks: in the modes of 2.x the taker; in those of 3.x discovery,
+assigner and failover watcher; in most modes the reporter. `Fleet` only gets leases for this worker and gives them away.
+The keeper renews the leases that are held, and the worker consumes their shards.
 
 A worker that stops deletes its report last, because others rely on the report while the worker owns leases.
 """
@@ -61,10 +61,11 @@ DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 
 @dataclass(eq=False)
 class Fleet:
-    """Call `start` when the lease table exists, `run` while the worker runs, and `leave` and `close` at its end.
+    """Call `start` when the lease table exists, then `run`; at the end of the worker `leave` and then `close`.
 
-    `table` has only the leases of consumed streams, `stored` has all leases. `status_of` returns the status of a shard
-    of this worker. All parts ask `leader` whether this worker leads; it asks the election that suits the mode.
+    `table` shows only the leases of the streams that this worker consumes, `stored` shows all leases. `status_of`
+    returns the status of a shard of this worker. All parts ask `leader` whether this worker leads; `leader` asks the
+    election that belongs to the mode.
     """
 
     settings: Settings
@@ -127,8 +128,8 @@ class Fleet:
             self._assigner.forget,
             self._membership.forget,
         ]
-        """Called when the lease table is lost or restored: they forget its rows, because the counters of new rows begin
-        at 0 again. Every part that remembers rows has a callback here.
+        """Callbacks for the loss and the restoration of the lease table. Every part that remembers rows has one here
+        to forget them, because the counters of restored rows begin at 0 again.
         """
         self._components: Components | None = None
         """The parts that run in the present mode; None before the mode is known."""
@@ -207,8 +208,8 @@ class Fleet:
         )
 
     def _new_tasks(self) -> TaskList[Components]:
-        """Make the list of the tasks. Each has a name, the modes in which it runs, and the step of a stop up to which
-        it runs.
+        """Make the list of the tasks. Each task has a name, the coroutine to run, a function that returns whether it
+        runs in a mode (by default in every mode), and the step of the worker's stop at which it ends.
         """
         return TaskList(
             (
@@ -237,7 +238,9 @@ class Fleet:
 
     @property
     def keeps_events(self) -> bool:
-        """Whether the lease table may have the row of events: no worker from before KCL 3.5 can be in the fleet."""
+        """Whether the row of events may be in the lease table. It may once no worker from before KCL 3.5, which
+        takes every row for a lease, can be in the fleet.
+        """
         return self.version is ClientVersion.V3X and self._migration.status is TableStatus.COMPLETE
 
     @property
@@ -252,7 +255,9 @@ class Fleet:
         return self._tasks.running()
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that a worker of this group has ended, and that no process has its name before `until` (monotonic)."""
+        """Note that the process of another worker of this worker group has ended, so that its leases may be taken at
+        once. No process has its name before `until` (monotonic).
+        """
         self.leader.ended(worker, until)
         self._assigner.wake()
         self.taker.ended(worker, until)
@@ -269,9 +274,10 @@ class Fleet:
     def adopt_children(self, keys: tuple[str, ...]) -> None:
         """Take or assign the leases of child shards that this worker has just created; they have no owners yet.
 
-        A leader assigns them now. Any other worker takes them itself, so that they do not wait for the next assignment
-        run. If that makes loads uneven, the leader balances them later. A leader that is alone does both: its run may
-        read the table as it was just before, and nobody else would look soon.
+        In 3.x a leader makes an assignment run now. A worker that does not lead takes the leases itself, so that they
+        do not wait for the next run; if that makes loads uneven, the leader balances them later. A leader that is alone
+        does both: its run may read the table as it was just before, without the new rows, and no other worker would
+        find them soon.
         """
         if self.takes_leases or self.leader.leads:
             self.wake_leases()
@@ -281,8 +287,8 @@ class Fleet:
     # --- start and run ------------------------------------------------------------------------------------------------
 
     async def start(self, scan: TableScan) -> None:
-        """Find out the mode and enter it; `scan` is the lease table. May be called again after an error; after a
-        success it does nothing.
+        """Find out the mode of the fleet and enter it; `scan` is the lease table as just read. May be called again
+        after an error; after a success it does nothing.
 
         Raises MldError; in particular StartupError if another try would be useless.
         """
@@ -316,7 +322,7 @@ class Fleet:
     async def _follow_version(self) -> None:
         """Follow the mode of the fleet until it is final, and then do nothing until cancelled."""
         await self._versions.run(self._enter)
-        await asyncio.Event().wait()  # nothing changes any more
+        await asyncio.Event().wait()  # a task of the list must not end by itself
 
     async def _keep_table(self) -> None:
         """Restore the lease table whenever it is lost, until cancelled."""
@@ -331,8 +337,9 @@ class Fleet:
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
-        """Make the parts of a mode run, in the order that a change of the mode needs. It may be called again after an
-        error. Raises MldError.
+        """Make the parts of a mode run. If the mode has no reports, reporting ends first, and if it is one of 2.x, the
+        tasks of 3.x end, too. Then the index is created and the election replaced, and the other tasks start or end
+        last. May be called again after an error. Raises MldError.
         """
         self.stored.types_rows = version is not ClientVersion.INIT
         if not components.reporter:
@@ -351,14 +358,14 @@ class Fleet:
         await self._run_tasks_of(components)
 
     def _switch_reports(self, components: Components) -> None:
-        """Have the reporter, if there is one, do what the mode requires. A worker that leaves changes nothing."""
+        """Have the reporter, if there is one, do what the mode requires; do nothing if this worker is leaving."""
         if self._reporter is not None and not self._leaving:
             self._reporter.switch(
                 Activity.REPORTING if components.reporter else Activity.SAMPLING if components.sampler else Activity.OFF
             )
 
     async def _run_tasks_of(self, components: Components) -> None:
-        """Start and end tasks, so that those of the mode run. A worker that leaves changes nothing."""
+        """Start and end tasks, so that those of the mode run; do nothing if this worker is leaving."""
         if not self._leaving:
             await self._tasks.enter(components)
 
@@ -374,11 +381,12 @@ class Fleet:
             if self._reporter is not None:  # first, so that workers that leave later do not choose us as a receiver
                 await self._reporter.leave()
             await self._departure.name_receivers()
-        self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
+        # Giving up the leadership may take seconds, and the leases need not wait for it.
+        self._resigning = asyncio.ensure_future(self.leader.close())
 
     async def close(self) -> None:
-        """Release leases that were assigned to us meanwhile, delete the report, and end the tasks. No lease may be held
-        any more.
+        """Release leases that were assigned to us meanwhile, delete the report, and end the tasks. Call this when no
+        lease is held any more.
         """
         if not self.takes_leases:
             await self._departure.release_late_leases()
@@ -427,7 +435,9 @@ class Fleet:
             self._assigner.wake()
 
     async def _view(self, reports: StoredReports) -> FleetView:
-        """Read the view for the readiness monitor (coordination#readiness-for-3x-mode). Raises TableError."""
+        """Return what the version machine needs to know whether the fleet is ready for 3.x
+        (coordination#readiness-for-3x-mode). Raises TableError.
+        """
         index = await self._index.status()
         scan = (await self.visible.newer_than(self.clock.monotonic() - LOOK_PERIOD_S)).scan
         now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * self.settings.fleet.report_period_s
@@ -472,5 +482,5 @@ async def no_load() -> None:
 
 
 def load_of_this_host(clock: Clock) -> DetectLoad:
-    """Return a function that finds the source of CPU figures of this machine or container."""
+    """Return a function that finds out from where this machine's or container's CPU figures can be read."""
     return partial(detect, HostReader(), os.environ, clock)

@@ -23,7 +23,10 @@ from mld.properties.settings import Settings
 
 LEASES_MAX = 2**31 - 1
 """The default of maxLeasesForWorker."""
-TRACE_S = 300.0  # how long a report counts as a trace of its worker; no deployment keeps a fleet away for longer
+TRACE_S = 300.0
+"""A report that is at most this old shows that its worker was here lately, even if it is dead now. No deployment keeps
+a whole fleet away for longer.
+"""
 
 
 class FoundDead(NamedTuple):
@@ -37,7 +40,7 @@ class FoundDead(NamedTuple):
 
 @dataclass(eq=False)
 class FleetMembership:
-    """What the worker `worker_id` knows of all workers."""
+    """What the worker `worker_id` knows of all workers of the table."""
 
     worker_id: str
     settings: Settings
@@ -47,7 +50,7 @@ class FleetMembership:
         self._rules = ReportRules.of(self.settings.fleet)
         self._application = reports.application_on(self.settings.stream_name)
         self._looks = Sightings()
-        """When each report was seen to change, in scans of the whole table."""
+        """When each worker's report was seen to change, by the scans of the failover watcher."""
         self._mld: frozenset[str] = frozenset()
         """The workers whose reports mld wrote."""
         self._of_others: Mapping[str, str] = {}
@@ -63,17 +66,19 @@ class FleetMembership:
         self.silent: frozenset[str] = frozenset()
         """The owners whose leases have all been unchanged for a lease duration."""
         self.unheard: frozenset[str] = frozenset()
-        """The workers that have leases, or had some and have not reported since."""
+        """The workers that have leases, and those that had some and have not written a new report since. Their
+        reports do not show that they live.
+        """
         self.showing_life: frozenset[str] = frozenset()
         """The workers that were seen to renew a lease, or that own none and were seen to report twice."""
         self.is_alone = True
-        """Whether no other worker owned a lease or reported lately."""
+        """Whether no other worker owned a lease, was about to get one, or reported lately."""
         self._gave_at = -math.inf
         """When this worker last gave a lease to another one."""
         self._runs = Sightings()
-        """When each report was seen to change, in the assignment runs of this worker's leadership."""
+        """When each worker's report was seen to change, by the assignment runs since this worker leads."""
         self._standing_still: frozenset[str] = frozenset()
-        """The workers whose reports were unchanged for too long at the last assignment run."""
+        """The workers that the last assignment run found dead, because their reports were unchanged for too long."""
         self._found_dead: dict[str, FoundDead] = {}  # workers that get no leases until they report again
         self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
         """The workers found dead, and when (epoch seconds), for people."""
@@ -96,10 +101,12 @@ class FleetMembership:
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
-        """Note all owners of leases, those of them that have renewed one, and the next owners of pending handoffs."""
+        """Note who has leases: all owners (`owning`), those of them that have renewed one (`renewing`), and the next
+        owners of pending handoffs (`promised`).
+        """
         reporting = self._looks.moving(now, self._rules)
-        # An owner shows life by renewing leases. A worker without leases shows life by reports since it had some; a
-        # single report proves nothing, because its writer may be dead.
+        # An owner shows life by renewing leases. A worker without leases shows life by a report that was seen to change
+        # after the worker lost its last lease. That a report exists proves nothing, because its writer may be dead.
         for worker in owning:
             self._looks.doubt(worker)
         idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
@@ -136,14 +143,16 @@ class FleetMembership:
         self._runs.forget()
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:
-        """Give no leases to a worker that was found dead until it reports again, even if its report looks fresh."""
+        """Note that a worker was found dead. It gets no leases until it writes another report, even if its last report
+        still looks fresh.
+        """
         kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < TRACE_S}
         reported = (seen.time_of(worker) for seen in (self._looks, self._runs))
         self._found_dead = kept | {worker: FoundDead(wall_s, frozenset(at_s for at_s in reported if at_s is not None))}
         self.ends.append((worker, wall_s))
 
     def saw_run(self, everything: Iterable[WorkerReport], now: float, wall_s: float) -> reports.SortedReports:
-        """Return the reports of all workers, sorted by state, for a leader that has just read them.
+        """Return the reports of all workers, sorted by state, for a leader that has just read them (`everything`).
 
         A worker whose report was seen to change is alive, whatever time the clock of its machine shows.
         """
@@ -159,8 +168,8 @@ class FleetMembership:
     def assignable(
         self, active: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
-        """Return (the reports of workers that may get leases, the reports newly found to be unchanged for too long).
-        The latter are returned only once, so that the caller can log them.
+        """Return two things: the reports of workers that may get leases, and the reports that were unchanged for too
+        long at this run, but not yet at the run before, so that the caller logs each once.
 
         `active` are reports that look fresh. A worker that was found dead may get leases again when it has written a
         newer report; it is forgotten when its report has expired.
@@ -178,7 +187,11 @@ class FleetMembership:
         return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
 
     def _is_found_dead(self, report: WorkerReport) -> bool:
-        """Return whether the worker of this report was found dead and has not written a newer report since."""
+        """Return whether the worker of this report was found dead and has not written a newer report since.
+
+        The report is an old one if it has a time that the worker's report had when the worker was found dead. If we had
+        seen no report of it then, only its time and our clock can be compared.
+        """
         found = self._found_dead.get(report.worker)
         if found is None or report.updated_at_s is None:
             return found is not None
@@ -203,8 +216,8 @@ class FleetMembership:
     ) -> dict[str, str]:
         """Map each of our lease `keys` to the worker that takes it over when we leave; no worker exceeds `leases_max`.
 
-        A report may be of a dead worker, even if its time is recent. So leases go only to workers that were seen to
-        renew or report, if there are any.
+        The writer of a report may be dead, even if the time in the report is recent. So leases go to workers that were
+        seen to show life (`showing_life`), and to others only if there are none of these.
         """
         by_key = {lease.key: lease for lease in leases}
         loads = loads_of(by_key.values())
@@ -221,8 +234,8 @@ def spread(
     """Deal leases to workers with these loads: each to the worker with the lowest load, and of several to the smallest
     id.
 
-    Returns the new owner by key. A drained worker gets a lease only if no other worker has room. Leases for which no
-    worker has room are absent. Leases of finished shards need no room.
+    Return the new owner of each lease by key. A lease for which no worker has room is absent; leases of finished
+    shards need no room. A drained worker gets a lease only if no other worker has room.
     """
     heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
     heapify(heap)

@@ -1,27 +1,27 @@
-"""`Observations`: when each lease was last seen to move, and since when a handoff is pending, from repeated reads of
-the table. Pure.
+"""`Observations`: derives from repeated reads of the table when each lease last moved, and since when its handoff has
+been pending. Pure.
 
 Rules: coordination#expired-leases, coordination#pending-handoffs. Time is monotonic seconds, passed in with each
-observation.
+observation. A lease *moves* when its row changes as a renewal or a new owner changes it:
 
-    a read shows                                moved_at
-    a lease for the first time, without owner   long ago (`NEVER`)
-    a lease for the first time, with owner      now
-    another counter or actual owner             now; also a smaller counter, as a table may be restored
-    another heartbeat of its owner              now (leases#marked-rows)
-    none of these                               as before
-    (we have assigned the lease)                now, with the counter in the answer
+    event                                            when the lease last moved (`moved_at`)
+    we read the row for the first time, no owner     long ago (`NEVER`)
+    we read the row for the first time, with owner   now
+    we read another counter or actual owner          now; even if the counter is smaller: a table may be restored
+    we read another heartbeat of the owner           now (leases#marked-rows)
+    we read the same                                 as before
+    we have assigned the lease ourselves             now, with the counter in the answer
 
-    a read shows                                handoff deadline
-    no `checkpointOwner`                        none
-    a pending handoff, new or of other owners   now + handoff timeout + lease duration
-    a pending handoff of the same owners        as before
+    event                                            deadline of the handoff
+    we read a row without `checkpointOwner`          none
+    we read a new handoff, or one of other owners    now + handoff timeout + lease duration
+    we read the same handoff again                   as before
 
 A lease is *expired* if it has no owner, or has not moved for more than a lease duration. It is *blocked* while it has a
 pending handoff that the leader should leave alone. A handoff is *stuck* if it is past its deadline and its owner lives.
 
-A new leader knows nothing (`forget`): it has to watch for a lease duration before it may call a lease expired. Single
-rows that are read between two scans (`saw`) count in the same way.
+A new leader begins without observations (`forget`), so it has to watch a lease for a lease duration before it may call
+the lease expired. Single rows that are read between two scans (`saw`) count in the same way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Observations:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
         self._rows: Stillness[str, tuple[int, str | None, str | None]] = Stillness()
-        """Counter, actual owner, and heartbeat of the owner if it replaces renewals (`Lease.heartbeat`)."""
+        """Of each lease: its counter, its actual owner, and the owner's heartbeat if that replaces renewals
+        (`Lease.heartbeat`).
+        """
         self._handoffs: Stillness[str, tuple[str | None, str | None]] = Stillness()
         """The next and the present owner of each pending handoff."""
 
@@ -103,7 +105,7 @@ class Observations:
 
 
 def _shown(lease: Lease) -> tuple[int, str | None, str | None]:
-    """Return the parts of a row that show that its lease has moved."""
+    """Return the parts of a row by which its lease is seen to move: if one of them changes, the lease has moved."""
     return lease.counter, lease.actual_owner, lease.heartbeat
 
 

@@ -1,9 +1,9 @@
-"""`refuse_living_others`: refuses to start if another application uses the lease table
+"""`refuse_living_others`: refuses the start of this worker if another application uses the lease table
 (coordination#other-applications).
 
-Another application shows in the reports of its workers: a worker that reads only one stream reports that stream. A
-report alone is no proof, because its worker may be dead. So the worker is watched, and the start is refused only if the
-worker renews a lease or reports again.
+A worker that reads only one stream names that stream in its report. A report in our table that names another stream was
+written by a worker of another application. A report alone does not prove that its worker lives. So that worker is
+watched, and the start is refused only if it renews a lease or writes another report.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def other_application(worker: str, stream: str, settings: Settings) -> str:
 def suspects(
     found: Iterable[WorkerReport], membership: FleetMembership, wall_s: float, rules: ReportRules
 ) -> tuple[WorkerReport, ...]:
-    """Return the reports of other applications' workers that are recent, so that their workers may live."""
-    everybody = sort_out(found, wall_s, rules)
-    return tuple(one for one in (*everybody.active, *everybody.failing) if membership.is_stranger(one))
+    """Return the recent reports of other applications' workers. These workers may live."""
+    by_state = sort_out(found, wall_s, rules)
+    return tuple(one for one in (*by_state.active, *by_state.failing) if membership.is_stranger(one))
 
 
 def shows_life(
@@ -54,12 +54,12 @@ def shows_life(
     """
 
     def renewed_parts(lease: Lease) -> object:
-        """Return the parts of a row of which a renewal changes at least one."""
+        """Return the parts of a row of which each renewal changes at least one."""
         return lease.counter, lease.heartbeat, lease.status
 
-    seen = {lease.key: renewed_parts(lease) for lease in leases_before if lease.actual_owner == before.worker}
-    mine = [lease for lease in leases_now if lease.actual_owner == before.worker and lease.key in seen]
-    return now.updated_at_s != before.updated_at_s or any(renewed_parts(lease) != seen[lease.key] for lease in mine)
+    owned = {lease.key: renewed_parts(lease) for lease in leases_before if lease.actual_owner == before.worker}
+    still = [lease for lease in leases_now if lease.actual_owner == before.worker and lease.key in owned]
+    return now.updated_at_s != before.updated_at_s or any(renewed_parts(lease) != owned[lease.key] for lease in still)
 
 
 async def refuse_living_others(
@@ -70,10 +70,11 @@ async def refuse_living_others(
     clock: Clock,
     settings: Settings,
 ) -> None:
-    """Raise StartupError if a living worker of another application uses the table; TableError.
+    """Raise StartupError if a living worker of another application uses the table. Raises TableError if the table
+    cannot be read.
 
-    `scan` is the table as it was read. If it has no fresh report of another application, this returns at once, without
-    a request.
+    `scan` is the table as it was just read. If it has no recent report of another application, this returns at once,
+    without reading the lease table again.
     """
     rules = ReportRules.of(settings.fleet)
     first = suspects(await stored.all_reports(scan), membership, clock.wall(), rules)
@@ -89,18 +90,20 @@ async def refuse_living_others(
     due = {worker: clock.monotonic() + _patience_s(worker, scan.leases, settings) for worker in before}
     while before:
         await clock.sleep(settings.leases.duration_s / RENEWALS_PER_LEASE)
-        seen = (await views.newer_than(clock.monotonic())).scan
-        now = {one.worker: one for one in newest_of_each(await stored.all_reports(seen)) if one.worker in before}
+        later = (await views.newer_than(clock.monotonic())).scan
+        now = {one.worker: one for one in newest_of_each(await stored.all_reports(later)) if one.worker in before}
         for worker, report in now.items():
-            if shows_life(before[worker], scan.leases, report, seen.leases):
+            if shows_life(before[worker], scan.leases, report, later.leases):
                 raise StartupError(other_application(worker, report.mld.get("stream", "?"), settings))
         fresh = {one.worker for one in suspects(now.values(), membership, clock.wall(), rules)}
-        watched = fresh | (before.keys() - now.keys())  # a report that is missing from one look proves no death
+        watched = fresh | (before.keys() - now.keys())  # that a report is missing from one read proves no death
         before = {one: before[one] for one in watched if clock.monotonic() < due[one]}
 
 
 def _patience_s(worker: str, leases: Iterable[Lease], settings: Settings) -> float:
-    """Return how long a worker is watched before it counts as dead: by its leases, or if it has none by its reports."""
+    """Return how long a worker is watched before it counts as dead: until a living owner would have renewed a lease,
+    or if the worker has no leases, until it would have written a report.
+    """
     if any(lease.actual_owner == worker for lease in leases):
         return PATIENCE_LEASES * settings.leases.duration_s
     return EXPIRED_AFTER_PERIODS * settings.fleet.report_period_s

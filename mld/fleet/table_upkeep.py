@@ -1,7 +1,7 @@
-"""Keeps the lease table complete: its index of leases by owner (`keep_index`), and the table itself (`LostTable`).
+"""Creates what is missing of the lease table while a worker runs: the index of leases by owner (`keep_index`), and the
+table itself, if somebody deletes it while the fleet uses it (`LostTable`).
 
-Rules: leases#owner-index, leases#lost-table. A lost table is restored only if somebody deleted it while a fleet was
-using it.
+Rules: leases#owner-index, leases#lost-table.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 INDEX_RETRY_S = 60.0
 """How often to check whether the index is missing (a migration tool deletes it)."""
 LOST_TABLE_LOOK_S = 1.0
+"""How often to check whether requests have found the table missing."""
 
 
 async def ensure_index(index: LeaseIndex) -> None:
@@ -59,8 +60,8 @@ class LostTable:
     async def keep(self, lease_duration_s: float) -> None:
         """Watch the table until cancelled, and restore it if it is lost.
 
-        It is restored after a lease duration: then no worker believes that it holds a lease, and the person who deleted
-        the table has had time to see the error in the log.
+        It is restored a lease duration after the loss. By then no worker believes any more that it holds a lease, and
+        the person who deleted the table has had time to see the error in the log.
         """
         while True:
             await self.clock.sleep(LOST_TABLE_LOOK_S)

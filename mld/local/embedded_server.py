@@ -193,7 +193,11 @@ class EmbeddedServer:
         peer.respond(control.json_answer({"expired": await self._others.expire()}))
 
     async def _answer_later(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
-        """Answer a request to moto, or one with a fault."""
+        """Answer a request that moto answers, or that has a fault.
+
+        The operation is performed unless the fault replaces it: by an error, or by closing the connection. With
+        `fault.after` the operation is performed first, and only its answer is replaced.
+        """
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         response = None

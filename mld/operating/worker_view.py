@@ -1,7 +1,8 @@
 """`WorkerView`: one worker as operators see it: whether it is alive, where it runs, and its share of the leases. Pure.
 
-Anything that a worker writes shows that it is alive: its report, or the status in a lease row. If the table refuses
-writes for lack of capacity, a worker does not count as dead because it writes nothing.
+Anything that a worker writes shows that it is alive: its report, or the status in a lease row. A worker that has not
+written for too long counts as dead. While the table refuses writes for lack of capacity, silence proves nothing: then
+it is unknown whether the worker is alive.
 """
 
 from __future__ import annotations

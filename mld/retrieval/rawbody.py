@@ -211,8 +211,11 @@ class _Records:
         self._backslash = 0  # the place of the next backslash, or the end of the text if there is none
 
     def read(self, scan: Scan, *, more: bool) -> None:
-        """Go on reading up to the end of the array. Raises one of NOT_LEGAL if the text is wrong, or ends before the
-        array does. `more` says that a further part will come.
+        """Go on reading up to the end of the array. `more` says that a further part of the body will come.
+
+        Records that have the present layout are read fast (`_read_regular`), others field by field
+        (`_read_irregular`). Raises one of NOT_LEGAL if the text is wrong, or ends before the array does. Then `at` is
+        the start of the first record that was not read, from where the caller can try again with more text.
         """
         self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
         while True:
@@ -228,7 +231,7 @@ class _Records:
             if self._layout is not None:
                 if self._read_regular(scan, self._layout):
                     break
-                # Records were read, and the part ends soon after them: its last record may be incomplete.
+                # If records were read, and the text ends soon after them, its last record is probably incomplete.
                 is_cut_off = more and len(scan.body) - scan.at < CUT_OFF_BYTES and scan.at > self.at
                 self.at = scan.at
                 if is_cut_off:

@@ -315,7 +315,9 @@ class ShardReader(ABC):
             await self._losses.look_into(read, page)
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
-        """Return an error as a StreamError; log an unexpected one. Raises other errors of mld and AssertionError."""
+        """Return `error` if it is a StreamError. An exception of Python or of a library is logged, and an
+        `UnexpectedError` is returned in its place. Any other error of mld, and an AssertionError, is raised.
+        """
         failure = survived(error, doing, self.shard_id)
         if not isinstance(failure, StreamError):
             raise failure

@@ -93,11 +93,11 @@ class Notifier:
         return {fault for fault in general_faults(self.own()) if fault.declared.is_own}
 
     def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[FleetFault]:
-        """Return the faults of the fleet that count as present now.
+        """Return the faults of the fleet that count as present now. `trouble` is why the table cannot be read.
 
-        While the table cannot be read, or when another worker posts for the fleet, the faults that were posted count as
-        present, so that neither a new fault nor the end of one is posted. The only exception is the fault that the
-        table cannot be read.
+        If the table can be read and this worker posts for the fleet, these are the faults of `fleet`.
+        Otherwise they are the faults that were posted before, so that no new fault and no end of one is posted; except
+        that the fault `TABLE`, that the table cannot be read, is present exactly as long as `trouble` lasts.
         """
         if trouble is None and self.speaks():
             return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not fault.declared.is_own}

@@ -1,21 +1,21 @@
 """`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
 
-`assignment` decides the moves, from the `Observations` of each lease and the `FleetMembership` of each worker;
-`Leadership` remembers facts from run to run. Every worker of a fleet in 3.x mode runs an assigner, but only the
-leader's does anything. The assigner keeps the load balanced; leases that nobody renews are also taken by any worker
-(`takeover`). Differences from Java:
+`assignment` decides which leases move. It uses what this worker has seen of each lease (`Observations`) and of each
+worker (`FleetMembership`); `Leadership` remembers facts from run to run. Every worker of a fleet in 3.x mode runs an
+assigner, but only the leader's does anything. The assigner gives leases to workers and balances the load. Leases that
+nobody renews are also taken by the failover watcher of any worker (`takeover`). Differences from Java:
 
 * A lease is expired (coordination#expired-leases) only if it was unchanged from the end of one scan to the beginning of
   another, so the time between two runs may be of any length.
-* When a worker has come or gone, the next run balances the load, and not only every third run.
+* When a worker has come or gone, the next scheduled run balances the load; in Java only every third run does.
 * After three failed runs the leader steps down, and stays out of elections for longer than the other workers need to
   notice that (coordination#stepping-down).
 * A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has written a newer report. The worker
   that found it dead has taken its leases.
-* The decisions yield to the event loop every millisecond.
+* While it decides, it lets other tasks of the event loop run every millisecond.
 
-It never writes without a condition, and checks its leadership again before it writes. A refused write means that
-another worker was faster; the next run reads the row again.
+The assigner never writes without a condition, and checks its leadership again before it writes. A refused write means
+that another worker was faster; the next run reads the row again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOAD_RETRY_S = 0.5  # most throttling is over by then
-WAKE_GAP_S = 1.0  # between two early runs, because each run reads the whole table
+WAKE_GAP_S = 1.0  # shortest time between the starts of two runs, because each run reads the whole table
 HOLD_OFF_S = 31.0  # how long a leader that steps down stays out of elections; followers check the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
 SILENT_NAMED_MAX = 10  # names of silent owners in the line of a run; rows may name any number of owners
@@ -80,7 +80,7 @@ class Assigner:
     membership: FleetMembership
     stored_reports: StoredReports
     on_gave: Callable[[], None]
-    """Called when this worker has given leases to others."""
+    """Called when this worker has given leases to other workers, or may have."""
     on_assigned: OnAssigned
     due: asyncio.Event
     """Set by other parts of the worker to ask for a run now."""
@@ -97,7 +97,7 @@ class Assigner:
         self._counts = self.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()  # held during a run, so that there is one at a time
         self._wrote_at = -math.inf
-        """When the writes of the last run ended. An older view does not show what became of them."""
+        """When the writes of the last run ended. A view whose read began earlier may not show what they changed."""
         self._leadership: Leadership | None = None  # None while this worker does not lead
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()  # unreadable reports that were logged
         self._known_off: frozenset[str] = frozenset()  # workers with wrong clocks that were logged
@@ -109,8 +109,11 @@ class Assigner:
         self.due.set()
 
     async def run(self) -> None:
-        """Assign until cancelled: at once, every interval, and when woken. Only scheduled runs count for balancing."""
-        # If `run_once` was called at the start, the first run here is early: workers have not begun with their leases.
+        """Make runs until cancelled: the first at once, then one in every interval, and *early* ones when woken. Only
+        scheduled runs count for balancing.
+        """
+        # If a run was made at the start (`run_once`), the first run here is an early one: it does not balance, because
+        # workers have not begun with the leases that they got.
         early = self._leadership is not None and self._leadership.runs > 0
         if self._leadership is not None and early:  # the run at the start counts as a scheduled one
             self._leadership = replace(self._leadership, runs=self._leadership.runs + 1)
@@ -124,8 +127,8 @@ class Assigner:
         self._writer.close()
 
     async def _run_forever(self, *, early: bool) -> None:
-        """Make runs: one each interval, and an `early` one whenever `due` is set. `early` is whether the first run is
-        one.
+        """Make runs until cancelled: one in each interval, and an `early` one whenever `due` is set. `early` is whether
+        the first run is an early one.
         """
         due_at = self.clock.monotonic() + self.settings.fleet.assignment_interval_s
         while True:
@@ -150,7 +153,7 @@ class Assigner:
             try:
                 with self._counts.all.timed(self.clock.monotonic):
                     report = await self._run(leadership, early=early)
-            except Exception as error:  # whatever the error, another worker may be able to lead
+            except Exception as error:  # whatever the error is, another worker may not have it, and should lead then
                 failure = survived(error, "assigning leases")
                 log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
             else:
@@ -185,7 +188,7 @@ class Assigner:
         self._observations.forget()
 
     def _take_over(self) -> Leadership:
-        """Begin to assign leases: forget what an earlier leadership has seen, and return the new leadership."""
+        """Begin a new leadership, and return it. What was seen in an earlier leadership is forgotten."""
         self._leadership = Leadership(self.clock.monotonic())
         self.forget()
         self.membership.begin_leadership()
@@ -232,7 +235,7 @@ class Assigner:
         seen = FleetSnapshot(scan.leases, everything, expired)
         active = self._assignable(sorted_out.active)
         if all(report.worker != self.worker_id for report in everything) or not active:
-            # This worker lives, even if its first report has not been read yet.
+            # This worker itself can get leases, even if its first report has not been read yet.
             active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
 
         present = [report.worker for report in active]
@@ -267,7 +270,9 @@ class Assigner:
         return report
 
     def _oldest(self, *, early: bool) -> float:
-        """Return the earliest time at which the view of a run may have begun (coordination#assignment-runs)."""
+        """Return the time after which the view for a run must have begun (coordination#assignment-runs): now for an
+        early run, else up to `LOOK_PERIOD_S` ago, but after the writes of the last run.
+        """
         now = self.clock.monotonic()
         return now if early else max(now - LOOK_PERIOD_S, self._wrote_at)
 
@@ -282,8 +287,8 @@ class Assigner:
         return await contained(read(), doing)
 
     def _assignable(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-        """Return the reports of workers that may get leases; log workers whose reports are fresh by their time but
-        unchanged.
+        """Return the reports of workers that may get leases. Log each worker that counts as dead because its report has
+        not changed, although the time in the report is recent.
         """
         assignable, standing_still = self.membership.assignable(active, self.clock.monotonic())
         for report in standing_still:
@@ -302,7 +307,9 @@ class Assigner:
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
-        """Return the plan for these leases and the workers with active reports; other tasks run in between."""
+        """Return the plan for these leases and the workers that wrote the reports `active`. Other tasks run in
+        between.
+        """
         workers = await in_turns(live_workers(active, self.settings.fleet.ema_alpha), self.clock)
         order = shuffling(self.rng)
         return await in_turns(
@@ -321,9 +328,9 @@ class Assigner:
         )
 
     def _held_back(self, leadership: Leadership, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
-        """Return the part of the plan that may be written now; `alone` is the only worker known so far: it gets only
-        some of the leases at first, because others may be starting (`Leadership.held_back`). If that is not the whole
-        plan, have the next run come soon.
+        """Return the part of the plan that may be written now (`Leadership.held_back`). `alone` is the only worker
+        known so far: it gets only some of the leases at first, because others may be starting. If that is not the whole
+        plan, have the next run begin soon.
         """
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         allowed = leadership.held_back(plan, alone, seen, now=now, wall_s=wall_s)
@@ -346,7 +353,9 @@ class Assigner:
     # --- logs --------------------------------------------------------------------------------------------------------
 
     def _report_clocks(self) -> None:
-        """Log workers whose clocks are newly found to be wrong, and keep all of them for the faults."""
+        """Log each worker whose clock is newly found to be wrong. Pass all of them to the metrics, from which faults
+        are shown.
+        """
         off = self.membership.clocks_off
         self._table_seen.clocks_off = off
         for worker in sorted(off.keys() - self._known_off):
@@ -364,7 +373,7 @@ class Assigner:
         self._known_off = frozenset(off)
 
     def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
-        """Log each report that cannot be read once, as long as it stays unreadable."""
+        """Log each report that cannot be read, once for as long as it stays unreadable."""
         now = frozenset(corrupt)
         for key, reason in sorted(now - self._known_corrupt):
             if not self._corrupt_lines.may_log():

@@ -1,28 +1,29 @@
 """`decide`: decides which lease goes to which worker, for the leader's assignment runs. Pure; `assigner` does the I/O.
 
-Rules: coordination#balancing-by-variance and coordination#balancing-by-count, on a `View` of leases and workers
-(`fleet_load`). First every lease without a living owner gets one; then, if asked to, the load is balanced. Differences
-from Java:
+Rules: coordination#balancing-by-variance and coordination#balancing-by-count. The input is a `View` of leases and
+workers (`fleet_load`). First every lease without a living owner gets one; then, if asked to, the load is balanced.
+Differences from Java:
 
-* Among workers of equal rank, the one with the fewest leases comes first, then the smallest id.
+* Among workers of equal rank, the one with the fewest leases comes first, then the one with the smallest id.
 * If a handoff is past its deadline, the lease is assigned to its next owner.
 * If a move would load its recipient above the average, the next recipients are tried, and then smaller leases of the
   same source.
-* A worker below the average gives nothing away.
+* A worker below the average gives no leases away.
 * No worker gets more than `maxLeasesForWorker`.
-* A lease whose owner has fallen silent goes to the leader, as long as the leader has room, by the rule of `takeover`.
-  If it went to a worker that has just died, or to a Java worker that discovers leases only every ten seconds, it might
-  be without renewals for as long again.
+* A lease whose owner has fallen silent goes to the leader, as long as the leader has room, as in `takeover` a worker
+  takes such leases only for itself. Another worker may just have died, or be a Java worker that discovers leases only
+  every ten seconds; then the lease would be without renewals for as long again.
 
 *Why balancing ends.* A balancing move takes a lease of weight w from a worker above the average, and gives it to a
 worker that is not above the average even afterwards. Let s be the load of the giver and r the load of the recipient
 before the move, both in the unit of w. The move changes the sum of their squares by -2w(s - r - w). That is negative,
 because s > average >= r + w. So each move makes the sum of all squared loads smaller, and with constant loads there are
-only finitely many moves. Leases that weigh nothing could move without end, so they stay. With measured metrics the same
-holds as long as a lease adds no more load to its new owner than the fleet's average load for that weight. If the
-machines of a fleet differ by more than the threshold allows for, leases of its slowest machines may keep moving.
+only finitely many moves. A lease that weighs nothing does not change the sum and could move without end, so it stays.
+With measured metrics the same holds as long as a lease adds no more load to its new owner than the fleet's average load
+for that weight. If the machines of a fleet differ by more than the threshold allows for, leases of its slowest machines
+may keep moving.
 
-Deciders are `Steps`: they yield after well below 2 ms, even with 10,000 leases of 1,000 workers.
+The deciding functions are `Steps`: they yield after well below 2 ms, even with 10,000 leases of 1,000 workers.
 """
 
 from __future__ import annotations
@@ -42,21 +43,24 @@ from mld.properties.settings import Settings
 from mld.properties.values import AssignmentStrategy
 
 Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]
-"""Puts a worker's leases into the order in which they are offered to others; `shuffling` in production."""
+"""Puts a worker's leases into the order in which they are offered to other workers; in production by `shuffling`."""
 
 STEP_MOVES = 50  # moves between two yields; a move costs about 10 microseconds
-RECIPIENTS_TRIED_MAX = 8  # with one metric the first one decides; with several metrics, one of a few more may have room
+RECIPIENTS_TRIED_MAX = 8
+"""How many workers are tried as recipients of a lease. With one metric, if the first has no room, no other has. With
+several metrics, one of the next few may.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves to write, and the figures behind them."""
+    """The moves to write, and the figures of the run that decided them."""
 
     moves: tuple[Move, ...] = ()
     leases: int = 0
     workers: int = 0
     waiting: int = 0
-    """Leases found without a living owner."""
+    """How many leases had no living owner."""
     kept: int = 0
     """How many of the waiting leases stay with their owner, because it is the best worker for them anyway."""
     spillover: int = 0
@@ -69,7 +73,7 @@ class Plan:
 
 
 def shuffling(rng: random.Random) -> Order:
-    """Return a random order that is made lazily: a random number is drawn only for each lease that is taken."""
+    """Return an order that shuffles lazily: a random number is drawn only when a lease is taken from it."""
 
     def order(leases: list[Lease]) -> Iterator[Lease]:
         """Yield the leases in a random order."""
@@ -96,7 +100,8 @@ def decide(
 ) -> Steps[Plan]:
     """Decide the moves, by utilization and throughput, or by lease count if the strategy is COUNT.
 
-    `observations` must have noted the scan already; `workers` are the active ones.
+    `leases` are those of a scan, which `observations` must have noted already. `workers` may get leases. With
+    `balance` the load of the workers is balanced, too; workers on one machine are balanced in every run.
     """
     view = yield from survey(leases, workers, observations, now, settings, wall_s=wall_s)
     by_count = settings.fleet.assignment_strategy is AssignmentStrategy.COUNT
@@ -148,19 +153,22 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
 def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
     """Return the worker that gets a waiting lease; None if no worker has room.
 
-    A lease of a finished shard needs no room. A lease whose owner has fallen silent goes to the leader, if that may get
-    it. Every other lease goes to the first worker of the queue, which leaves the queue.
+    A lease of a finished shard needs no room; it goes to the leader, or else to any worker. A lease whose owner has
+    fallen silent goes to the leader, unless the leader is full or drained. Every other lease goes to the first worker
+    of the queue, which is thereby taken out of the queue.
     """
-    mine = view.loads.get(leader)
+    leading = view.loads.get(leader)
     if not lease.is_load:
-        return mine or next(iter(view.loads.values()), None)
-    if lease.actual_owner is not None and mine is not None and not (view.is_full(mine) or mine.is_drained):
-        return mine
+        return leading or next(iter(view.loads.values()), None)
+    if lease.actual_owner is not None and leading is not None and not (view.is_full(leading) or leading.is_drained):
+        return leading
     return queue.pop()
 
 
 def _force_stuck(view: View, queue: Queue) -> None:
-    """Complete overdue handoffs. If the next owner is gone, full or drained, another worker gets the lease."""
+    """Assign each lease whose handoff is overdue to its next owner. If that one is gone, full or drained, another
+    worker gets the lease.
+    """
     for lease in view.stuck:
         load = view.loads.get(lease.owner or "") or queue.pop()
         if load is not None and (view.is_full(load) or load.is_drained):
@@ -170,7 +178,7 @@ def _force_stuck(view: View, queue: Queue) -> None:
 
 
 def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
-    """Move a lease. Queue both workers again, because the rank of the worker that loses the lease changes, too."""
+    """Move a lease to the worker of `load`. Queue both workers again, because the ranks of both have changed."""
     view.move(lease, load, why)
     source = view.loads.get(lease.actual_owner or "")
     if source is not None:
@@ -182,7 +190,9 @@ def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
 
 
 def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
-    """Take weight from the workers that are too far above the average, the one with the most to give first."""
+    """Move leases away from the workers that are too far above the average, first from the one with the most weight to
+    give.
+    """
     sources = _sources(view)
     yield
     for take, load in sources:
@@ -192,8 +202,8 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
 
 
 def _sources(view: View) -> list[tuple[float, Load]]:
-    """Return pairs of a weight to take away and the worker that has it, the largest weight first. Of all metrics, the
-    one by which the most weight has to move is used.
+    """Return the workers to relieve, each with the weight to take from it, the largest weight first. Only one metric
+    decides: the one by which the most weight has to move.
     """
     best: list[tuple[float, Load]] = []
     best_total = -1.0
@@ -224,7 +234,9 @@ def _hot(view: View, metric: str) -> list[Load]:
 
 
 def _take(view: View, load: Load, metric: str) -> float | None:
-    """Return how much weight to take from the worker, in addition to the handoffs under way; None if nothing."""
+    """Return how much weight to take from the worker by this metric, in addition to the handoffs under way; None if
+    nothing is to be taken. 0 stands for one lease of a worker whose leases weigh nothing.
+    """
     value, average = load.values[metric], view.averages[metric]
     if value <= average:
         return None
@@ -238,8 +250,8 @@ def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) ->
     """Move leases of a worker that together weigh less than `take`. If every lease weighs at least `take`, move the
     lightest one, provided that the settings allow that (`overshoot`).
 
-    A lease for which no worker has room is passed over, so that lighter ones are still tried. If a worker has a high
-    load although its leases weigh nothing, one of them is moved, because something on that worker must be busy.
+    If no worker has room for a lease, lighter leases are still tried. If a worker has a high load although its leases
+    weigh nothing, one of them is moved, because something must keep that worker busy.
     """
     remaining, too_heavy = take, math.inf
     lightest: Lease | None = None
@@ -277,8 +289,8 @@ def _place(view: View, queue: Queue, source: Load, lease: Lease) -> bool:
 
 
 def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | None:
-    """Return the best worker that is at or below all averages with `weight` added; None if there is none. The other
-    workers stay in the queue.
+    """Take from the queue the best worker that stays at or below all averages with `weight` added, and return it; None
+    if none of the workers tried does. The others stay in the queue.
     """
     passed: list[Load] = []
     found = None
@@ -310,10 +322,11 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 
 
 def _even_out(view: View, loads: Collection[Load], order: Order) -> Steps[None]:
-    """Move leases from the worker with the most to the worker with the fewest, until they differ by at most one.
+    """Move leases from the worker with the most to the worker with the fewest, until their numbers of leases differ by
+    at most one.
 
-    A worker's number is what it will have after all handoffs that are under way. In the heap `fullest` the numbers are
-    negative, so that the largest comes first.
+    A worker's number is how many leases it will have after all handoffs that are under way. In the heap `fullest` the
+    numbers are negative, so that the largest comes first.
     """
     offered = {load.worker: iter(order(load.movable)) for load in loads}
     fullest = [(load.leaving - load.count, load.worker) for load in loads]

@@ -5,11 +5,11 @@ Every worker of a fleet in 3.x mode has one. It works in the same way whoever le
 *look*. A look that fails proves nothing about any worker; if the last successful look is too old, nothing is taken
 before the next one. Looks begin at multiples of their period by the wall clock, so that the watchers of a fleet see the
 same rows at the same time, and deal leases in the same way. If clocks disagree, some leases are only taken a little
-later, as second chances.
+later (`takeover.SECOND_CHANCE_S`).
 
-A look at everything is a view of the table (`TableView`). A view for which another part of this worker has asked, for
-example the assigner, counts as a look. Other parts use what a look shows, too: discovery is given the leases that are
-ours, and a leader's assigner is woken if leases are free.
+A look at the whole table is a view (`TableView`). A view for which another part of this worker has asked, for example
+the assigner, counts as a look. Other parts use what a look shows, too: discovery is given the leases that are ours, and
+a leader's assigner is woken if leases are free.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.3  # pause after a failed look, when most throttling is over; it doubles up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
-"""If the last look is older than this, the table is read again before leases are taken, because many writes would be
-refused. For a worker that is alone the limit is longer, because nobody else renews any lease."""
+"""If the last look is older than this, the table is read again before leases are taken, because many of the writes
+would be refused. A worker that is alone may use an older look, because no other worker renews leases."""
 LEGACY_WAIT_S = 3.0  # how long a look waits for the legacy reports
 LEGACY_PERIOD_S = 30.0
 """How often the reports of the legacy table are read; they do not change more often."""
 TOO_SOON_SHARE = 0.25
 """If less than this share of a period is left until its next multiple, the look waits for the multiple after that."""
 NEIGHBOUR_RUNS = BudgetLimit("neighbour_runs", 6, 60.0)
-"""How many extra runs of the assigner new workers may cause by starting on a machine that has other workers. Each run
-reads the whole table, and whoever may write rows can make up any number of workers. Further new workers have to wait
-for a regular run."""
-DUE_MARGIN_S = 0.001  # so that a timer that fires slightly early still finds leases due
+"""Limits the extra runs of the assigner that are made because a worker has started on a machine that has other workers.
+Each run reads the whole table, and anybody who may write rows can invent any number of workers. New workers beyond the
+limit wait for a regular run."""
+DUE_MARGIN_S = 0.001  # added to timers, which may fire slightly early: then leases are certainly due
 
 
 @dataclass(eq=False)
@@ -97,11 +97,11 @@ class FailoverWatcher:
             self.metrics,
         )
         self._reports: dict[str, WorkerReport] = {}
-        """The report of each worker, as of the last look at everything."""
+        """The report of each worker in the lease table, as of the last look at the whole table."""
         self._measuring: frozenset[str] = frozenset()
-        """The workers whose reports name the machine whose load they measure."""
+        """The workers whose reports had a meter (`reports.METER`) at the last look."""
         self._strangers: frozenset[str] = frozenset()
-        """The workers of other applications that were seen."""
+        """The workers of other applications that the last look showed alive; they were logged."""
         self._stranger_lines = RowLines("workers of other applications", self.clock)
         self._neighbour_runs = TokenBudget(NEIGHBOUR_RUNS)
         self._legacy: Sequence[WorkerReport] = ()
@@ -110,34 +110,36 @@ class FailoverWatcher:
         """When the table of KCL 3.0 to 3.4 is to be read next."""
         self._reading = BackgroundTasks()  # a read of the legacy reports that may take longer than a look
         self._whole_at = -math.inf
-        """When the last look at everything began (monotonic)."""
+        """When the last look at the whole table began (monotonic)."""
         self._read_s = 0.0
-        """How long that read of the table took."""
+        """How long the read of the table took at that look."""
         self._looked_at = -math.inf
-        """When the last look ended, at everything or at parts."""
+        """When the last look ended, at the whole table or at parts of it."""
         self._began_at = math.inf
         """When `run` began."""
         self._free: set[str] = set()
-        """The keys of leases without an owner that were noted already."""
+        """The keys of leases without an owner for which the assigner was woken already, if this worker led."""
         self._is_asked = False
-        """Whether `wake` has asked for a look at everything."""
+        """Whether `wake` has asked for a look at the whole table."""
         self._woken = asyncio.Event()
         self.views.wake(self._woken)
 
     def wake(self) -> None:
-        """Read the whole table now, because a worker may have come."""
+        """Look at the whole table now, because a worker may have come or gone."""
         self._is_asked = True
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
-        """Read the table now, because a worker has ended, whose leases may be taken. No process has its name before
-        `until`.
+        """Note that the process of `worker` has ended, and that no process has its name before `until` (monotonic).
+        Look at the table now, because the leases of that worker may be taken at once.
         """
         self.takeover.ended(worker, until)
         self.wake()
 
     def gave(self) -> None:
-        """Note that we gave a lease to another worker. That worker may be dead, so from now on it has to be watched."""
+        """Note that this worker gave a lease to another one. That one may be dead, so it has to be watched from now on:
+        if this worker was alone until now, look at the table at once.
+        """
         was_alone = self.membership.is_alone
         self.membership.gave(self.clock.monotonic())
         if was_alone:
@@ -177,8 +179,8 @@ class FailoverWatcher:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def _look(self, *, is_whole: bool) -> None:
-        """Read the whole table if that is asked for (`is_whole`) or due; otherwise only the parts of the table that
-        this worker watches.
+        """Look at the whole table if that was asked for (`is_whole`) or is due, if the table is not read in parts, or
+        if this worker watches no part. Otherwise look only at the parts that this worker watches.
         """
         parts, part_count = self.takeover.my_parts(), self.takeover.part_count
         is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
@@ -195,7 +197,7 @@ class FailoverWatcher:
         return self.views.newest is not None and self.views.newest.began_at > self._whole_at
 
     async def _see_news(self) -> None:
-        """Take note of a view that another part of this worker has asked for."""
+        """Use the newest view, for which another part of this worker has asked, as a look."""
         await self._read_legacy_if_due()
         newest = self.views.newest
         if newest is not None:
@@ -203,7 +205,7 @@ class FailoverWatcher:
             self._looked_at = newest.ended_at
 
     async def _see(self, view: SeenTable) -> None:
-        """Take note of everything that a view shows."""
+        """Note everything that a view of the whole table shows."""
         scan, now = view.scan, view.ended_at
         read = await in_turns(reports_among(scan.others))
         found = read.reports
@@ -224,7 +226,7 @@ class FailoverWatcher:
             await self._welcome(everybody)
 
     def _report_strangers(self) -> None:
-        """Log each worker of another application once, and count them."""
+        """Count the living workers of other applications, and log each once."""
         strangers = self.membership.strangers
         self.metrics.worker.table.strangers = len(strangers)
         for worker in sorted(strangers.keys() - self._strangers):
@@ -236,10 +238,10 @@ class FailoverWatcher:
         self._strangers = frozenset(strangers)
 
     def _wake_for_neighbours(self, everybody: Iterable[WorkerReport]) -> None:
-        """Wake the assigner if a worker has started on a machine that has other workers. Only the assigner can balance
-        the load between them.
+        """Wake the assigner if this worker leads and a worker has started on a machine that has other workers, because
+        only the assigner can balance the load among the workers of one machine.
         """
-        # By worker: which CPUs its figures are of. Workers on one machine measure the same ones.
+        # The meter of a worker identifies the CPUs that it measures. Workers on one machine have the same meter.
         meters = {report.worker: meter for report in everybody if (meter := report.mld.get("meter"))}
         workers = Counter(meters.values())
         now = self.clock.monotonic()
@@ -253,8 +255,8 @@ class FailoverWatcher:
         self._measuring = frozenset(meters)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
-        """Hand one of our leases to a worker without leases, if we have more than our share. It is called while no
-        leader is seen to live.
+        """Hand one of our leases to a worker without leases, if we have more than our share. Called while the worker
+        that owns the leader lock shows no life.
         """
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         move = self.takeover.gift(self.membership.living(reports, now, wall_s), now, wall_s)
@@ -273,8 +275,8 @@ class FailoverWatcher:
             )
 
     async def _read_legacy_if_due(self) -> None:
-        """Read the legacy reports, which show the Java workers. If their table does not answer, this does not hold up
-        the look.
+        """Read the reports in the legacy table, if that is due: these may show Java workers. The look waits for them
+        only `LEGACY_WAIT_S`.
         """
         if self.clock.monotonic() >= self._legacy_due_at and not self._reading.is_busy:
             self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
@@ -290,43 +292,45 @@ class FailoverWatcher:
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, part_count: int) -> None:
-        """Read one part of the table, and take note of its leases."""
+        """Read one part of the table, and note the leases in it."""
         scan: TableScan = await self.table.scan((part, part_count))
         await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
         self._note_free(scan.leases)
 
     def _note_free(self, leases: Sequence[Lease]) -> None:
-        """Note leases that have no owner. If some of them were not noted before and this worker leads, wake the
+        """Note the leases that have no owner. If there are new ones among them and this worker leads, wake the
         assigner.
         """
         free = {lease.key for lease in leases if lease.actual_owner is None}
         if free - self._free:
             self._free |= free
             if self.leader.leads:
-                self.assigning_due.set()  # as leader, give them to the best workers
+                self.assigning_due.set()  # so that the best workers get them, before the watchers take them
 
     @property
     def _leads_alone(self) -> bool:
-        """Whether this worker leads and is alone, so that no other worker can fall silent, or assign leases."""
+        """Whether this worker leads and is alone. Then there is no other worker that could die or assign leases."""
         return self.membership.is_alone and self.leader.leads
 
     def _next_look_at(self) -> float:
-        """Return the time of the next look (monotonic): the next multiple of the period by the wall clock."""
+        """Return the time of the next look (monotonic): the next multiple of the look period by the wall clock. A
+        leader that is alone looks less often, and not at a multiple.
+        """
         period_s = self.takeover.whole_period_s()
         if self.takeover.part_count > 1 and self.takeover.my_parts():
             period_s = LOOK_PERIOD_S
         elif (
             self._leads_alone and self.clock.monotonic() - self._began_at > LONE_LEADER_LOOK_S
-        ):  # before that, others may be starting, too
-            return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # no other watcher looks at the same time
+        ):  # earlier, other workers of the fleet may be starting, too
+            return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # there are no other watchers to agree with
         wait_s = period_s - self.clock.wall() % period_s
-        # If a timer fired slightly early, or the look took most of its period, the next multiple is too soon.
+        # If a timer fired slightly early, or the look took most of its period, the next multiple comes too soon.
         return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
     async def _take_until(self, look_at: float) -> None:
-        """Take leases as they become due, until the time of the next look."""
+        """Take leases as they become due, until the next look is due (`look_at`) or something wakes this loop."""
         while (now := self.clock.monotonic()) < look_at and not self._woken.is_set():
             due_at = look_at
             fresh_s = self.takeover.whole_period_s() + LOOK_PERIOD_S if self.membership.is_alone else FRESH_S
@@ -339,7 +343,7 @@ class FailoverWatcher:
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 
     async def _take(self, leases: Sequence[Lease]) -> None:
-        """Take these leases. Those whose answers are late are judged again after the next look."""
+        """Take these leases. If the answers are late, go on; what became of those leases shows in the next look."""
         written = Written()
         if not await self._writer.in_time(self._write_takes(leases, written), written, self._read_s):
             self.takeover.tried(leases, {}, self.clock.monotonic())
@@ -357,18 +361,19 @@ class FailoverWatcher:
         tried = [lease for lease in leases if lease.key in written.done] if written.is_late else leases
         self.takeover.tried(tried, written.done, self.clock.monotonic())
         self._log(leases, written)
-        # If a worker woke between the look and our writes, all writes are refused, and it is not dead. Neither is one
-        # that has reported while we waited for answers.
+        # An owner is dead only if at least one of its leases was taken: if it woke up between the look and our writes,
+        # all of these are refused. An owner that has reported while we waited for the answers is not dead either.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):
             if self._reports.get(owner) == reports_before.get(owner):
                 await self._exclude_dead(owner)
 
     async def _exclude_dead(self, owner: str) -> None:
-        """Delete the report of a silent worker whose leases were taken, because it would count for another minute.
+        """Note that the worker `owner` is dead, and delete its report, which would look fresh for another minute.
 
-        Meanwhile leaders and leaving workers would give it leases, and more than others, as it has none. If the worker
-        lives after all, it writes its report again. Reports in a legacy table stay, because the migration depends on
-        them. So does the report of a drained worker, because only the operator may end that.
+        For that minute leaders and leaving workers would give the dead worker leases, even more than others get,
+        because it has none. If the worker lives after all, it writes its report again. Two kinds of reports stay: those
+        in a legacy table, because the migration depends on them, and the report of a drained worker, because it has the
+        operator's mark, which only the operator may remove.
         """
         self.membership.exclude_dead(owner, self.clock.wall())
         self.metrics.events.note(EventKind.DIED, f"found dead by {self._me}, which took leases of it", worker=owner)

@@ -2,23 +2,24 @@
 
 Rules: coordination#lease-weights. Differences from Java:
 
-* A lease weighs its `throughputKBps`; without one it weighs the average of the leases that have one; a lease of a
-  finished shard weighs nothing. If no lease has any throughput, as in a new application, all weigh the same, so that
-  there is no 0/0.
-* A worker without metrics is measured by its *share*: its weight in percent of the fair weight. The share also replaces
-  a metric that is 0 on every worker, and so gives no information. A share has no operating range, only the threshold:
-  in Java the range ends at 100, the fair share itself, so each worker slightly above it gives leases away, for ever.
-* A handoff under way already counts as load of its next owner and as relief of its old owner, so that it is not decided
-  twice.
+* A lease weighs its `throughputKBps`. A lease without a throughput weighs the average of those that have one, and a
+  lease of a finished shard weighs nothing. If no lease has a throughput, as in a new application, all leases weigh the
+  same, so that there is no 0/0.
+* A worker without metrics is measured by its *share*: the weight of its leases in percent of the fair weight. The share
+  also replaces a metric that is 0 on every worker, because that gives no information. A share is limited only by the
+  threshold, and by no operating range: in Java the range ends at 100, which is the fair share itself, so each worker
+  slightly above it gives leases away, for ever.
+* A lease that is being handed off already counts for its next owner, and as given away by its old owner, so that the
+  same move is not decided twice.
 * Only leases of open shards count towards `maxLeasesForWorker` (leases#load-of-a-worker); Java counts finished ones as
   well.
 * A worker that an operator drains gets a lease only if no other has room. A lease that an operator has moved stays
   where it is until the time in its row.
-* If a worker has a fresh report but renews none of its leases, it gets no others while there is another worker: a
-  report counts for a minute, a lease only for ten seconds.
-* Workers that measure the same CPUs (*neighbours*) cannot differ in their figures. So they share one figure,
-  their mean, by which their machine is compared with others. Among themselves they are balanced by lease count, in
-  every run.
+* If a worker has a fresh report but renews none of its leases, it gets no others while there is another worker. It may
+  be dead: a report counts for a minute, a lease only for ten seconds.
+* Workers that measure the same CPUs (*neighbours*) cannot really differ in their figures. So each of them is given the
+  mean of their figures, by which their machine is compared with others. Among themselves neighbours are balanced by
+  lease count, in every run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mld.leases.rows import LEASE_TABLE_KEY
 from mld.properties.settings import Settings
 
 SHARE = "T"
-"""Metric name of the share; Java's name for its throughput metric."""
+"""The name of the share among the metrics. Java gives it to its throughput metric."""
 FULL_SHARE = 100.0
 STEP_REPORTS = 25  # reports read between two yields; one with ten figures takes some 20 microseconds
 
@@ -78,7 +79,7 @@ def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
 
 
 def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list[LiveWorker]]:
-    """Return the workers that have these reports, with their load, in steps."""
+    """Return the workers that the reports `active` describe, in steps."""
     workers = []
     for number, report in enumerate(active):
         workers.append(live_worker(report, ema_alpha))
@@ -104,7 +105,7 @@ class Why(Enum):
 
     FREE = "free"
     EXPIRED = "expired"
-    STUCK = "stuck"  # its handoff passed the deadline
+    STUCK = "stuck"  # its handoff is past the deadline
     BALANCE = "balance"
 
 
@@ -126,25 +127,26 @@ class Load:
 
     worker: str
     values: dict[str, float] = field(default_factory=dict)
-    """Its utilization in percent, by metric; only its share if it reports no metric that tells anything."""
+    """Its utilization in percent, by metric; only its share if it reports no metric that gives information."""
     limits: Mapping[str, float] = field(default_factory=dict)
+    """Its operating ranges in percent, by metric (`LiveWorker.limits`)."""
     weight: float = 0.0
-    """The weight of all its leases (see the module)."""
+    """The weight of all its leases (see the module's header)."""
     count: int = 0
-    """How many leases of open shards it holds or is about to get."""
+    """How many leases of open shards it owns or is about to get."""
     movable: list[Lease] = field(default_factory=list)
     """The leases that balancing may take from it."""
     leaving: int = 0
-    """How many of its leases are being handed off; their weight is `leaving_weight`."""
+    """How many of its leases it is handing off to other workers; their weight is `leaving_weight`."""
     leaving_weight: float = 0.0
     arriving_weight: float = 0.0
-    """The weight of the leases that are being handed off to it."""
+    """The weight of the leases that other workers are handing off to it."""
     held: int = 0
-    """How many leases it owns now, finished shards included; of these, `expired` are not renewed."""
+    """How many leases it owns now, including those of finished shards. Of these, it does not renew `expired`."""
     expired: int = 0
     is_drained: bool = False
     ticket: int = -1
-    """The number of its valid entry in the queue; -1 if it is not queued."""
+    """The number of its valid entry in the `Queue`; -1 if it is not queued."""
 
     @property
     def is_silent(self) -> bool:
@@ -158,19 +160,25 @@ class Load:
 
 @dataclass(slots=True)
 class View:
-    """The input of a decider, together with the moves that it has decided so far."""
+    """The leases and workers about which moves are decided, and the moves that were decided so far."""
 
     settings: Settings
     loads: dict[str, Load]
+    """The load of each worker that may get leases, by its id."""
     mean_weight: float = 0.0
+    """What a lease without a throughput weighs."""
     has_throughput: bool = False
+    """Whether any lease has a throughput above 0."""
     averages: dict[str, float] = field(default_factory=dict)
+    """The average of each metric over the workers that have it."""
     per_weight: dict[str, float] = field(default_factory=dict)
-    """How much one unit of weight adds to each metric."""
+    """How much one unit of weight adds to each metric of a worker."""
     waiting: list[tuple[float, str, Lease]] = field(default_factory=list)
     """Heap of the leases to assign, first the one that has been without a living owner for the longest time."""
     stuck: list[Lease] = field(default_factory=list)
+    """The leases whose handoffs are past their deadlines."""
     silent: tuple[str, ...] = ()
+    """The workers that were left out because they renew none of their leases."""
     neighbours: list[list[Load]] = field(default_factory=list)
     """For each machine or container with several workers, these workers."""
     moves: dict[str, Move] = field(default_factory=dict)
@@ -187,13 +195,15 @@ class View:
         return kbps if kbps is not None and is_amount(kbps) else self.mean_weight
 
     def is_full(self, load: Load) -> bool:
-        """Return whether the worker has reached a limit. One lease may take it beyond the limit of throughput."""
+        """Return whether the worker may get no more leases, because it has reached the limit of leases, or is above the
+        limit of throughput. So the last lease that it gets may take it above the limit of throughput.
+        """
         if load.count >= self.settings.leases.held_max:
             return True
         return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
 
     def move(self, lease: Lease, load: Load, why: Why) -> None:
-        """Decide the move of a lease to `load`, and change the loads of both workers accordingly."""
+        """Note that a lease is to move to the worker of `load`, and change the loads of both workers accordingly."""
         hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
         self.moves[lease.key] = Move(lease, load.worker, hands_off and why is Why.BALANCE, why)
         source = self.loads.get(lease.actual_owner or "")
@@ -208,13 +218,13 @@ class View:
         self.raise_values(load, weight)
 
     def raise_values(self, load: Load, weight: float) -> None:
-        """Add to a worker's metrics what leases of this weight add to them."""
+        """Raise a worker's metrics by what leases of this weight add to them."""
         for metric in load.values:
             load.values[metric] += weight * self.per_weight[metric]
 
     def headroom(self, load: Load) -> float:
-        """Return how far the worker is below the fleet's average, as a fraction of its own value, by its worst
-        metric.
+        """Return how far the worker is below the fleet's average, as a fraction of its own value, by the metric for
+        which this is least.
         """
         return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
 
@@ -222,11 +232,13 @@ class View:
         """Return how far `value` is below the fleet's average of this metric, as a fraction of `value`."""
         if value > 0:
             return (self.averages[metric] - value) / value
-        return math.inf if metric == SHARE else 1.0  # a share of 0 is exact, a measured 0 is not
+        return math.inf if metric == SHARE else 1.0  # a share is exact; a measured 0 may stand for a small value
 
 
 class Queue:
-    """The workers that may get leases, best first: not drained, then by headroom, then fewest leases, then by id."""
+    """The workers that may get leases, the best first. Drained ones come last. The rest of the order is by headroom (if
+    `by_headroom`), then by the number of leases, then by id.
+    """
 
     def __init__(self, view: View, *, by_headroom: bool) -> None:
         self._view = view
@@ -237,7 +249,9 @@ class Queue:
             self.push(load)
 
     def push(self, load: Load) -> None:
-        """Queue the worker with its present rank, which replaces an earlier entry. A full worker is not queued."""
+        """Queue the worker with its present rank; an earlier entry of it is not valid any more. A full worker is not
+        queued.
+        """
         load.ticket = -1
         if self._view.is_full(load):
             return
@@ -258,7 +272,7 @@ class Queue:
 
 
 def is_amount(number: float) -> bool:
-    """Return whether the number is neither negative nor NaN nor infinite."""
+    """Return whether a number can be an amount: it is not negative, not NaN and not infinite."""
     return 0 <= number < math.inf
 
 
@@ -271,7 +285,9 @@ def survey(
     *,
     wall_s: float,
 ) -> Steps[View]:
-    """Make the view of scanned and observed leases. If `workers` has a worker twice, its last entry counts."""
+    """Make the view for one run, from the leases of a scan and what was observed of them. If `workers` has a worker
+    twice, its last entry counts.
+    """
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
     view = View(settings, loads)
@@ -285,7 +301,7 @@ def survey(
 
 
 def _weigh(view: View, leases: Sequence[Lease]) -> Steps[None]:
-    """Find out whether any lease has a throughput, and what the leases with one weigh on average."""
+    """Find out whether any lease has a throughput, and what leases with a throughput weigh on average."""
     total, known = 0.0, 0
     for number, lease in enumerate(leases):
         kbps = lease.throughput_kbps
@@ -301,7 +317,9 @@ def _weigh(view: View, leases: Sequence[Lease]) -> Steps[None]:
 def _sort_out(
     view: View, leases: Sequence[Lease], observations: Observations, now: float, wall_s: float
 ) -> Steps[float]:
-    """Sort the leases into waiting, stuck, being handed off, and movable ones. Return the weight of all leases."""
+    """Sort the leases into those that wait for an owner, those that are stuck or being handed off, and those that may
+    be moved. Add each to its owner's load. Return the weight of all leases.
+    """
     total = 0.0
     for number, lease in enumerate(leases):
         weight = view.weight(lease)
@@ -333,8 +351,8 @@ def is_pinned(lease: Lease, wall_s: float) -> bool:
 
 
 def _sort_out_handoff(view: View, lease: Lease, weight: float, source: Load | None, *, is_blocked: bool) -> None:
-    """Note a pending handoff: as stuck if its deadline has passed, else as a change of both workers' loads that is
-    under way.
+    """Note a lease that is being handed off: as stuck if the deadline has passed; else as leaving its old owner
+    (`source`) and arriving at its next owner.
     """
     if not is_blocked:
         if not lease.is_complete:
@@ -359,9 +377,10 @@ def _leave_out_the_silent(view: View) -> None:
 
 
 def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> None:
-    """Compute each worker's values, their averages over live workers, and how much a unit of weight adds to them.
+    """Compute each worker's values, their averages over the live workers, and how much a unit of weight adds to them.
+    `total` is the weight of all leases.
 
-    A worker without metrics is measured by its share of the weight instead, in percent of an equal share (SHARE).
+    A worker without metrics gets its share of the weight as its only value, in percent of an equal share (SHARE).
     """
     target = total / max(1, len(view.loads))
     share_per_weight = FULL_SHARE / target if target else 0.0
@@ -380,7 +399,7 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
         if average <= 0:
             view.averages[metric] = FULL_SHARE  # this is the share, and no worker measured by it has a lease yet
         view.per_weight[metric] = view.averages[metric] / target if target else 0.0
-    if SHARE in view.averages:  # exact, unlike its average, which is only that of the workers without metrics
+    if SHARE in view.averages:  # computed from all weight; the average covers only the workers without metrics
         view.per_weight[SHARE] = share_per_weight
     for load in view.loads.values():
         view.raise_values(load, load.arriving_weight)
@@ -411,5 +430,5 @@ def _averages(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _amount(number: float) -> float:
-    """Return a reported figure, or 0 for one that cannot be computed with."""
+    """Return a reported figure, or 0 if it is negative, NaN or infinite."""
     return number if is_amount(number) else 0.0

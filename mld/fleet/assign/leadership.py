@@ -1,9 +1,9 @@
 """`Leadership`: what a leader remembers from one assignment run to the next, and the decisions that depend on it.
 
 Rules: coordination#restraint-while-alone, coordination#stepping-down. If a leader seems to be alone, but the table
-shows that others were there lately, it gets only few of the free leases at first, until workers that started at the
-same time have had time to report. Otherwise the first worker of a new deployment would get every lease, start a child
-for each, and keep many for good. If no other worker has left a trace in the table, it gets many more at once.
+shows that other workers were there lately, it gives itself only a few of the free leases at first, until workers that
+started at the same time have had time to report. Otherwise the first worker of a new deployment would get every lease,
+start a child for each, and keep many for good. If the table shows no other worker, the leader takes many more at once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from mld.fleet.membership import TRACE_S
 from mld.fleet.report.reports import FleetSnapshot
 
 FAILED_RUNS_MAX = 3
-ALONE_S = 5.0  # how long leases are held back: time for a worker to start, and to measure twice before its first report
-ALONE_LEASES_MAX = 32  # this many leases are given meanwhile, so that a small application begins at once
-FIRST_LEASES_MAX = 256  # the limit if no other worker has left a trace; not higher, as a whole fleet may be starting
+ALONE_S = 5.0
+"""How long a leader that is alone holds leases back. Another worker needs this time to start, and to measure its load
+twice before its first report.
+"""
+ALONE_LEASES_MAX = 32  # how many leases the leader may have meanwhile, so that a small application begins at once
+FIRST_LEASES_MAX = 256  # the same if no other worker was there lately; not more, because a whole fleet may be starting
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A leadership that began at `since` (monotonic). `runs` does not count early runs, which come between the
-    scheduled ones.
+    """A leadership that began at `since` (monotonic). `runs` counts the scheduled runs, but not the *early* ones that
+    other parts of the worker ask for in between. The first run always counts.
     """
 
     since: float
@@ -35,13 +38,15 @@ class Leadership:
     """The workers among which the load was last balanced."""
 
     def balances(self, workers: Iterable[str], every: int, *, early: bool) -> bool:
-        """Return whether a run balances the load: the first, every `every`th, and one after a worker came or went."""
+        """Return whether a run balances the load. The first run of a leadership does. Later, only scheduled runs do:
+        every `every`th one, and one before which a worker has come or gone. `workers` are the present ones.
+        """
         if early and self.runs > 0:
             return False
         return self.runs % every == 0 or frozenset(workers) != self.balanced_among
 
     def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Leadership:
-        """Return the leadership after a run has made its plan; the writes may still fail."""
+        """Return the leadership after a run has made its plan, even if writes of the plan fail later."""
         runs = self.runs + (self.runs == 0 or not early)
         return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
 
@@ -54,8 +59,8 @@ class Leadership:
         return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
 
     def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
-        """Return the part of the plan that may be written now. `alone` is the only known worker: until it has led for
-        `ALONE_S`, it gets a limited number of leases, because other workers may report soon.
+        """Return the part of the plan that may be written now. `alone` is the leader, which knows of no other worker.
+        Until it has led for `ALONE_S`, it gets only a limited number of leases, because other workers may report soon.
         """
         if now - self.since >= ALONE_S:
             return plan

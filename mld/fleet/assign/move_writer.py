@@ -1,8 +1,8 @@
 """`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time.
 
-Rules: coordination#assignment-writes, coordination#take-over-writes. There are no retries: if a move is refused,
-another worker was faster; if its outcome is unknown, the next run reads the row. An expired lease is moved only if its
-counter is as seen. (Java checks only the owner, and may take a lease that has just been renewed.)
+Rules: coordination#assignment-writes, coordination#take-over-writes. A write is not repeated: if it is refused, another
+worker was faster; if its outcome is unknown, the next read of the table shows the row. An expired lease is moved only
+if its counter is as seen. (Java checks only the owner, so it may take a lease that has just been renewed.)
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from mld.metrics.registry import Metrics
 log = logging.getLogger(__name__)
 
 WRITES_WAIT_S = 3.0
-"""If no write was answered for this long, `MoveWriter.in_time` waits no longer. Answers may come later, or never: the
-network may have swallowed the requests, and then the next read of the table shows the leases as they were."""
+"""If no write was answered for this long, `MoveWriter.in_time` waits no longer. Answers may come later, or never: if
+the network has swallowed the requests, the next read of the table shows the leases as they were."""
 WRITES_WAIT_READS = 2
-"""It waits at least so many times as long as the last read of the table took, for the table may be slow."""
+"""It waits at least this many times as long as the last read of the table took, because the table may be slow."""
 
 OnAssigned = Callable[[tuple[str, ...]], None]
-"""Called with the keys of leases that this worker gets, at once or by a handoff."""
+"""Called with the keys of the leases that were moved to this worker itself, at once or by a handoff."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,9 @@ class Written:
     refused: int = 0
     errors: list[Exception] = field(default_factory=list)
     is_late: bool = False
-    """Whether nobody waits any more. Then no further write is sent, because the table will be read anew before that."""
+    """Whether the caller waits for the moves no longer. Then no further write is sent: the caller will read the table
+    again, and decide anew.
+    """
 
 
 @dataclass(eq=False)
@@ -63,13 +65,14 @@ class MoveWriter:
     """How many writes have ended, with or without success."""
     _going_on: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    async def in_time(self, writes: Coroutine[Any, Any, object], written: Written, read_s: float) -> bool:
-        """Wait for work that writes moves and notes their outcomes in `written`, as long as some of them are answered
-        within `WRITES_WAIT_S`, or longer if the last read of the table took long (`read_s`). Return whether it has
-        ended. If not, it goes on with what it has sent, until `close`.
+    async def in_time(self, work: Coroutine[Any, Any, object], written: Written, read_s: float) -> bool:
+        """Run `work`, which writes moves and notes their outcomes in `written`. Wait for it as long as at least one
+        write is answered in each `WRITES_WAIT_S`; in a longer time if the last read of the table took long (`read_s`).
+        Return whether the work has ended. If not, it sends no further writes, but what it has sent goes on until
+        `close`.
         """
         wait_s = max(WRITES_WAIT_S, WRITES_WAIT_READS * read_s)
-        writing = self._going_on.spawn(writes)
+        writing = self._going_on.spawn(work)
         answers = -1
         while not writing.done() and answers != self.answers:
             answers = self.answers
@@ -81,15 +84,15 @@ class MoveWriter:
         return not written.is_late
 
     def close(self) -> None:
-        """Cancel the writes that go on."""
+        """Cancel the work that goes on in the background."""
         self._going_on.cancel()
 
     async def write(self, moves: Sequence[Move], written: Written, *, counter_matters: bool = False) -> None:
-        """Write all moves, and note in `written` what became of each as soon as it is answered. Errors are collected,
-        so that one lease does not affect the others.
+        """Write all moves. The outcome of each is noted in `written` as soon as it is known. Errors are collected in
+        it, so that one lease does not affect the others.
 
-        `counter_matters`: refuse the move of any lease that was written since it was read, and not only of expired
-        ones.
+        `counter_matters`: every move depends on the counter as seen, so that no lease is moved whose row was written
+        since. Otherwise only the moves of expired leases do.
         """
 
         async def write_one(move: Move) -> None:
@@ -98,7 +101,7 @@ class MoveWriter:
                 return
             try:
                 answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
-            except Exception as error:  # the caller raises it when all writes have ended
+            except Exception as error:  # the caller may raise it when all writes have ended
                 failure = survived(error, "moving a lease", move.lease.key)
                 written.errors.append(failure)
                 log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
@@ -147,8 +150,8 @@ def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
 
 
 def _is_from_silent(move: Move) -> bool:
-    """Return whether the lease is expired but has an owner. If the owner has renewed it since it was read, it
-    keeps it.
+    """Return whether the move takes an expired lease from an owner. An owner that has renewed the lease since it was
+    read must keep it.
     """
     return move.why is Why.EXPIRED and move.lease.actual_owner is not None
 

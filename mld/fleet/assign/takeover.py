@@ -2,32 +2,37 @@
 `failover_watcher` reads the table and writes.
 
 Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads and
-whatever happened before: *a worker that sees a lease unchanged for a lease duration takes it*.
+whatever happened before: *a worker that sees a lease unchanged for a lease duration takes it*. In detail, a lease is
+*due* for take-over:
 
     lease                                      due
-    the counter (or the owner's heartbeat)     a lease duration after we first saw it with that counter
-      does not move
-    the same, but the owner is a Java worker   the same, plus the time that a Java worker may take to discover the
-      that was never seen to renew it          lease, unless that worker has stopped renewing its other leases
-    no owner                                   `FREE_GRACE_S` after we first saw it so, as its creator, its last owner
-                                               or the leader may be about to assign it; of many, not all at once
+    has an owner, but its counter (or the      a lease duration after we first saw it with that counter
+      owner's heartbeat) does not change
+    the owner is a Java worker that was never  a lease duration, and the time that a Java worker may take to discover
+      seen to renew this lease                 the lease, after we first saw it with that counter; without the
+                                               additional time if that worker has stopped renewing all its leases
+    has no owner                               `FREE_GRACE_S` after we first saw it without one: its creator, its last
+                                               owner or the leader may be about to assign it
     its owner is known to have ended           at once
-    the row names us as the owner              never: discovery resumes it. But in a handoff from a process with our
-                                               id any worker may take it
+    the row names us as the only owner         never: discovery resumes it
+
+If there are many leases without an owner, a worker takes only some of them at once (`FREE_AT_ONCE_MAX`). A lease that
+is being handed off by a process with our id becomes due by the first rule, and any worker may take it.
 
 Due leases are dealt among the watchers by a rule that gives the same result in each of them. The watcher to which a
 lease falls takes it at once. Any other watcher takes it if it is still unchanged `SECOND_CHANCE_S` later. Each write is
 conditional on owners and counter, so it does no harm if several try. A worker takes leases only for itself, because it
-cannot know whether another one lives; given to a worker that has just died, a lease would be without renewals for
-another lease duration. If a worker gets more than its share by this, the leader balances that later.
+cannot know whether another worker lives: a lease that it gave to a worker that has just died would be without renewals
+for another lease duration. If a worker takes more than its share, the leader balances that later.
 
 *Watchers.* If a watcher reads the table every `LOOK_PERIOD_S`, a lease is without renewals for at most a lease
 duration, plus that period, plus the second chance. It would be expensive if many workers read the whole table so often.
-So only `WATCHERS` of them do, or more until they have room together for the leases of a full worker. Each worker
-chooses the watchers by a hash of the ids of the workers that it sees to live: those with room first, drained ones last.
-The other workers read the table once per lease duration; if it has more than `SLOW_LEASES`, less often in proportion.
-Large tables are read in parts, and each part has its own watchers. If workers see different fleets, that only costs
-more reads, or second chances.
+So only some workers do, the *watchers*: at least `WATCHERS` of them, and as many more as are needed to have room
+together for all leases of one full worker. Each worker works out who the watchers are, from the workers that it sees to
+live: it orders them by a hash of their ids, those with room first and drained ones last. The other workers read the
+table once per lease duration; if the table has more than `SLOW_LEASES` leases, less often in proportion. Large tables
+are read in parts, and each part has its own watchers. If two workers see different fleets, they choose different
+watchers; that only costs more reads, or makes some leases wait for a second chance.
 
 *Newcomers.* The lock of a killed leader stays valid for two minutes. So if a worker sees that the lock's owner shows no
 life, and has more leases than its share, it hands one of them off to a living worker without leases
@@ -55,24 +60,29 @@ from mld.leases.take_plan import shares_of
 from mld.properties.settings import Settings
 
 SECOND_CHANCE_S = 0.3
+"""If a due lease is still unchanged after so long, any watcher takes it, not only the one to which it was dealt."""
 FREE_GRACE_S = 1.0
+"""How long a lease without an owner is left to the workers that may be about to assign it."""
 FREE_AT_ONCE_MAX = 32
-"""How many free leases one worker takes at once. If there are more, a fleet is starting, and other workers will want
-their share.
+"""A worker with this many leases takes no more free ones at once. If so many are free, a fleet is starting, and other
+workers will want their share.
 """
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker looks for its leases every `leaseAssignmentIntervalMillis` / 2. This is the time in which it renews
 them one by one.
 """
-FREE_WAIT_S_MAX = 5.0  # after that, workers that start together have seen each other renew; at most a lease duration
+FREE_WAIT_S_MAX = 5.0
+"""How long such a worker leaves free leases to others; at most a lease duration. After that time, workers that start
+together have seen each other renew leases.
+"""
 
 
 @dataclass(eq=False)
 class Takeover:
-    """One worker's knowledge of the leases, from repeated reads of the table; times are monotonic seconds.
+    """What one worker knows of the leases, from repeated reads of the table (*looks*). Times are monotonic seconds.
 
-    A read (a *look*) may be of the whole table: then it also shows which workers are there, which is passed on to
-    `membership`. A read of a part shows only leases.
+    A look at the whole table also shows which workers there are; that is passed on to `membership`. A look at a part of
+    the table shows only leases.
     """
 
     settings: Settings
@@ -96,9 +106,9 @@ class Takeover:
         self._parts: dict[str, int] = {}
         """The part of the table in which each lease was last seen."""
         self._owned: Stillness[str, str | None] = Stillness()
-        """Since when each lease has had its owner, or none."""
+        """Since when each lease has had its present owner, or has had none."""
         self._renewed_once: set[str] = set()
-        """Java workers that were seen to renew a lease."""
+        """The Java workers that were seen to renew a lease at least once."""
         self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
         """The watchers of each part of the table."""
 
@@ -107,7 +117,7 @@ class Takeover:
         self._ended[worker] = until
 
     def has_ended(self, worker: str | None, now: float) -> bool:
-        """Return whether `worker` has ended, and no process had its name by `now`."""
+        """Return whether the process of `worker` is known to have ended, and no process can have its name at `now`."""
         return worker is not None and self._ended.get(worker, -math.inf) >= now
 
     # --- reads of the table -------------------------------------------------------------------------------------------
@@ -142,8 +152,8 @@ class Takeover:
         """Choose the watchers of a part: at least `WATCHERS`, and so many that together they have room for all leases
         of one full worker, if the fleet has that room.
 
-        If the worker that dies is one of the watchers, its leases and its own room are together no more than one
-        worker's.
+        That is enough even if one of the watchers dies: its leases and the room that is lost with it are together no
+        more than the leases of one full worker.
         """
         room = {worker: max(0, self.settings.leases.held_max - loads.get(worker, 0)) for worker in living}
         drained = self.membership.drained
@@ -165,7 +175,7 @@ class Takeover:
                 yield
 
     def _saw(self, lease: Lease, now: float) -> None:
-        """Note one row of a lease, and when it becomes due for take-over."""
+        """Note the row of a lease as just read, and when the lease becomes due for take-over."""
         self.observations.saw(lease, now)
         key, owner = lease.key, lease.actual_owner
         self._rows[key] = lease
@@ -194,7 +204,7 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Give no extra time any more to Java workers that were once seen to renew a lease, but renew nothing now."""
+        """Take the additional time away from Java workers that were once seen to renew a lease, but renew none now."""
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
@@ -214,7 +224,7 @@ class Takeover:
     # --- watchers of parts --------------------------------------------------------------------------------------------
 
     def watchers(self, part: int) -> tuple[str, ...]:
-        """Return the watchers of a part, according to this worker's view of the fleet, in which it counts itself."""
+        """Return the watchers of a part, as far as this worker knows the fleet. It counts itself as alive."""
         return self._watchers[part]
 
     @property
@@ -235,15 +245,14 @@ class Takeover:
         return slow_period_s(len(self._rows), duration_s)
 
     def bound_s(self) -> float:
-        """Return how long a lease may go without a renewal while this worker can read and write the table."""
+        """Return how long a lease can be without renewals at most, while this worker can read and write the table."""
         return self.settings.leases.duration_s + self.whole_period_s() + SECOND_CHANCE_S
 
     # --- leases to take -----------------------------------------------------------------------------------------------
 
     def _due_at(self, lease: Lease) -> float:
-        """Return when a lease becomes due for take-over, by the table at the top of this module; `math.inf` if never.
-
-        The row of that table for an owner that has ended is not applied here, but by `_saw`.
+        """Return when a lease becomes due for take-over, by the table in the module's header; `math.inf` if never. The
+        caller (`_saw`) handles owners that have ended.
         """
         owner = lease.actual_owner
         if owner is None:
@@ -256,7 +265,12 @@ class Takeover:
         return self.observations.moved_at(lease.key) + still_s_max
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
-        """Return the leases to take now, and when more may become due; `math.inf` if not before the next read."""
+        """Return the leases to take now, and the time at which more may be taken; `math.inf` if none before the next
+        read.
+
+        A due lease is taken at once if it was dealt to this worker or is being handed off to it. Other due leases are
+        taken `SECOND_CHANCE_S` later. A worker that has `FREE_AT_ONCE_MAX` leases waits longer with free ones.
+        """
         due = sorted(key for key, at in self._due.items() if at < now)
         next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
         if not due:
@@ -287,14 +301,14 @@ class Takeover:
         return due if due and self._loads_without(due).get(self._me, 0) >= self.settings.leases.held_max else []
 
     def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
-        """Return how many leases each worker has. Due leases do not count, because nobody reads their shards."""
+        """Return how many leases each worker has. The leases `due` do not count, because nobody reads their shards."""
         due_keys = set(due)
         return loads_of(lease for key, lease in self._rows.items() if key not in due_keys)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Deal the due leases among the watchers, with the same result in each of them: return the worker for each
-        lease key. `loads` are the numbers of leases that workers hold. A worker that has let a lease become due gets
-        none, unless it is this one.
+        """Deal the due leases among the watchers, with the same result in each of them. Return the worker for each
+        lease key. `loads` has the number of leases that each worker holds. A worker that has let a lease become due
+        gets none, unless it is this worker.
         """
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
@@ -302,18 +316,18 @@ class Takeover:
         late = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
         dealt: dict[str, str] = {}
         for part, of_part in by_part.items():
-            # A row that was seen when the table had more parts has watchers again with the next whole look.
+            # The row may have been seen when the table had more parts. The next whole look puts it into a present part.
             watchers = self.watchers(min(part, self.part_count - 1))
             held = {worker: loads.get(worker, 0) for worker in watchers if worker not in late}
             dealt |= spread(of_part, held, self.settings.leases.held_max, self.membership.drained)
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
-        """Return a handoff of one of our leases to a worker without leases. Used while the fleet has no leader. Return
-        None if no worker is without leases, or if we have no more than our share.
+        """Return a handoff of one of our leases to a worker without leases; None if every worker has leases, or if we
+        have no more than our share. Used while the fleet has no leader.
 
         `living` are the other workers that seem to live. A worker without leases that had some earlier counts only if
-        it has reported since then. Leases that are being handed off, pinned to us, or not renewed are not given away.
+        it has written a new report since. Leases that are being handed off, pinned to us, or not renewed are kept.
         """
         loads = loads_of(self._rows.values())
         others = {worker for worker in living if loads[worker] or worker not in self.membership.unheard}
@@ -334,8 +348,8 @@ class Takeover:
         return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
     def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
-        """Note the leases that this worker tried to take. `done` has the rows of those that are ours now; the others
-        are judged again after the next read.
+        """Note that this worker has tried to take `leases`. `done` has the rows of those that are ours now; the others
+        are forgotten until the next read shows them.
         """
         for lease in leases:
             self._forget(lease.key)
@@ -344,7 +358,9 @@ class Takeover:
                 self._parts[lease.key] = 0
 
     def is_gone(self, owner: str, now: float) -> bool:
-        """Return whether `owner` has ended, or none of its leases that we know of has moved for a lease duration."""
+        """Return whether `owner` is known to have ended, or no lease of it that we know has moved for a lease
+        duration.
+        """
         return self.has_ended(owner, now) or all(
             self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner
         )

@@ -14,8 +14,9 @@ from mld.metrics.registry import Metrics
 class AdaptiveElection(LeaderDecider):
     """Asks one election, and can switch to another one.
 
-    Before the first election is set, and during a switch, this worker does not lead. If an election answers after it
-    was replaced, the answer does not count. `is_adaptive` means that the settings allow a fleet that comes from 2.x.
+    Before the first election is set, and during a switch, this worker does not lead. The answer of an election that was
+    replaced meanwhile does not count. `is_adaptive`: the settings allow a fleet that comes from 2.x, so the election
+    may change while the worker runs.
     """
 
     def __init__(self, metrics: Metrics | None = None, *, is_adaptive: bool = False) -> None:
@@ -78,12 +79,14 @@ class AdaptiveElection(LeaderDecider):
         return self._closed or self._switches.locked()
 
     async def step_down(self, hold_off_s: float) -> None:
-        """Give up leadership in the current election for `hold_off_s`. A switch to another election ends that time."""
+        """Give up leadership in the current election for `hold_off_s`. After a switch to another election this worker
+        may lead at once.
+        """
         await self._current.step_down(hold_off_s)
 
     def ended(self, worker: str, until: float) -> None:
-        """Note for the current election that the process of `worker` has ended, and that its lock may be claimed until
-        `until` (monotonic).
+        """Have the current election note that the process of `worker` has ended, and that no process has its name
+        before `until` (monotonic), so that its lock may be claimed at once.
         """
         self._current.ended(worker, until)
 

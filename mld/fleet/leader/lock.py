@@ -1,31 +1,34 @@
-"""The leader lock of a 3.x fleet: its row, its conditional writes, and the decision what to do about the row. Pure.
+"""The leader lock of a 3.x fleet: parses its row, decides whether to hold, claim or watch the lock, and makes the
+conditional writes. Pure.
 
 Rules: coordination#leader-lock, coordination#lock-staleness. Every write changes the version of the row
 (`recordVersionNumber`, a new UUID), and is conditional on the row as it was read. Clocks are never compared:
 
-* A challenger may take over a row that has had one version for longer than the duration *in the row*, counted from the
-  end of the challenger's own first read of that version.
-* The holder may act for that duration, counted from before it *sent* the last write that is known to be applied. So it
-  stops before any challenger can start.
+* A challenger may take over the lock if the version of the row has not changed for longer than the duration *in the
+  row*, counted from the end of the challenger's own first read of that version.
+* The holder may act for that duration, counted from the time just before it *sent* the last write that is known to be
+  applied. So it stops before any challenger can start.
 
 A version is unique. So if the row has one of our versions, this process wrote it, even if the reply was lost:
 
-    row                                            what to do
-    absent                                         claim
-    released (`isReleased` = "1")                  claim
-    our version, its time not over                 hold
-    our version, its time over or given up         claim; nobody else can be acting on it
-    another version, first seen now                wait and observe
-    another version, unchanged for its duration    claim
-    damaged, unchanged for our own duration        claim
+    row                                              what to do
+    absent                                           claim
+    released (`isReleased` = "1")                    claim
+    our version, its time not over                   hold
+    our version, its time over, or we gave it up     claim: no other worker can lead by it
+    another version, seen for less than its          watch it
+      duration
+    another version, unchanged for its duration      claim
+    damaged, unchanged for less than our duration    watch it
+    damaged, unchanged for our duration              claim
 
 A restarted worker does not know the versions that its predecessor wrote, so it does not hold the predecessor's lock,
 even if both have the same worker id.
 
 A damaged row (an attribute is missing, or is not of the form that the protocol requires) makes Java workers fail at
-every check. No rule says how long such a row is valid. Here it is valid for our own duration, the fleet's default. Then
-it is replaced, on condition that none of its three attributes has changed: if somebody still renews it, it is never
-replaced.
+every check. No rule says how long such a row is valid. Here it is valid for our own duration, the fleet's default
+(`LEASE_S`). Then it is replaced, on condition that none of its three essential attributes has changed. So as long as
+somebody renews the row, it is not replaced.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ Request: TypeAlias = dict[str, Any]
 LOCK_KEY = "Leader"
 LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
 DURATION_TEXT = str(round(LEASE_S * 1000))
-GIVEN_UP = float("-inf")  # the send time of a version whose release is being sent, see `Versions.giving_up`
+GIVEN_UP = float("-inf")  # noted as the send time of a version that is being released, see `Versions.giving_up`
 SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
-VERSIONS_MAX = 32  # more than the writes that may be under way within one duration: a heartbeat each 5 s, and releases
+VERSIONS_MAX = 32  # more than the writes of one duration whose answers may be missing: a heartbeat each 5 s, releases
 
 OWNER = "ownerName"
 DURATION = "leaseDuration"
@@ -134,8 +137,11 @@ class Versions:
 
 
 def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> HeldLock | float | None:
-    """Decide about a lock that was just read. Return our holding if the lock is ours; the time until which another
-    worker may lead; or None if the lock may be claimed.
+    """Decide about a lock that was just read, by the table in the module's header. Return one of three things:
+
+    * our holding, if the lock is ours and its time is not over
+    * None, if the lock may be claimed
+    * the time (monotonic) until which another worker may lead by it
 
     `now` is monotonic, and after the read. The row of another worker is noted in `watched`.
     """
@@ -149,8 +155,8 @@ def judge(lock: SeenLock, watched: WatchedLock, ours: Versions, now: float) -> H
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
-    """Return our holding after the row has refused a heartbeat; None if the lock is lost. It is still ours if an
-    earlier heartbeat, whose answer was lost, was applied.
+    """Return our holding after a heartbeat was refused; None if the lock is lost. `lock` is the present row. If it has
+    a version of ours, the lock is still ours: an earlier heartbeat, whose answer was lost, was applied.
     """
     holding = ours.find(lock)
     return holding if holding is not None and holding.sent_at != GIVEN_UP else None
@@ -203,7 +209,7 @@ def claim(place: Place, over: SeenLock, owner: str, version: str) -> Request:
 
 
 def heartbeat(place: Place, owner: str, version: str, next_version: str) -> Request:
-    """Return an UpdateItem with a new version, on condition that `owner` still has the lock under `version`."""
+    """Return an UpdateItem that sets `next_version`, on condition that `owner` still has the lock under `version`."""
     request = _held(place, owner, version)
     request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"
     request["ExpressionAttributeNames"] |= {"#duration": DURATION}
@@ -217,7 +223,7 @@ def release(place: Place, owner: str, version: str) -> Request:
 
 
 def _held(place: Place, owner: str, version: str) -> Request:
-    """Return a request on condition that `owner` has the lock under `version`."""
+    """Return the parts of a request that is made on condition that `owner` has the lock under `version`."""
     return {
         "Key": key_in(place),
         "ConditionExpression": "attribute_exists(#pk) AND #rvn = :mine AND #ownerName = :me",

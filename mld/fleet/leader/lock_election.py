@@ -1,9 +1,10 @@
 """`LockElection`: elects the leader of a 3.x fleet by the lock. The decisions are in `lock`.
 
-Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down. Most calls of
-`is_leader` send no request. While the lock is held, the answer is True. After a check that found another leader, it is
-False for one heartbeat, or until the lock may be taken over. Otherwise the lock is checked; there is one check at a
-time, and all callers wait for the same one. A task renews the lock while it is held.
+Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down. `is_leader` usually
+sends no request. While this worker holds the lock, it returns True. After a check that found another leader, it returns
+False for the time between two heartbeats, or until the lock may be taken over, if that is sooner. In all other cases
+the lock is checked now: one check runs at a time, and all callers wait for it. While the lock is held, a task renews
+it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class LockElection(LeaderDecider):
     changed. If it raises, or hangs, the lock is released, and the result is False. It must not call this election.
     `on_change` is called when leadership was won or lost.
 
-    A write without an answer may have been applied, or may yet be. Until the row shows that, this worker does not lead;
-    it remembers the version that it sent. Requests are sent one at a time, so that a release always knows the last
-    version.
+    If a write is not answered, it may have been applied, or may be applied later. This worker remembers the version
+    that it sent, and does not lead by it until a read shows that version in the row. Requests are sent one at a time,
+    so that a release always knows the last version.
     """
 
     table: Callable[[], LockTable]
@@ -69,7 +70,7 @@ class LockElection(LeaderDecider):
         """The lock as this worker holds it, even if its time is over; None if it is not held."""
         self._watched: WatchedLock = Stillness()
         self._is_claim_unknown = False
-        """Whether a claim was sent whose answer was lost, so that the row may be ours."""
+        """Whether a claim was sent that has no answer, so that the row may be ours."""
         self._no_until = LONG_AGO
         """Until this time `is_leader` returns False without a check."""
         self._resting_until = LONG_AGO
@@ -77,7 +78,7 @@ class LockElection(LeaderDecider):
         self._retry_at = LONG_AGO
         """No heartbeat is sent before this time."""
         self._ended: dict[str, float] = {}
-        """Workers that have ended, and for each the time until which its lock may be claimed at once."""
+        """Workers whose processes have ended. Until the time given for each, its lock may be claimed at once."""
         self._is_closed = False
         self._used: LockTable | None = None
         """The table that the last check used."""
@@ -191,8 +192,8 @@ class LockElection(LeaderDecider):
         return self._used is not None and self._used.place == self.table().place
 
     async def _check_once(self) -> bool:
-        """Check once: get the lock if it is free, and call the hook; if the lock belongs in another table now, only
-        move there. Return whether this worker leads.
+        """Check the lock once: get it if it is free, and call the hook (`on_check`). If the lock belongs in another
+        table by now, only switch to that table. Return whether this worker leads.
         """
         table = self.table()
         if self._used is None:
@@ -216,7 +217,7 @@ class LockElection(LeaderDecider):
         return self.holds_lock
 
     async def _fail_check(self, error: Exception) -> None:
-        """Give up the lock, because the hook has failed, so that the result of the check must not be used."""
+        """Give up the lock because the hook has failed: without it, the result of the check must not be used."""
         log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
         table = self.table()
         if self._used is not None and self._used.place != table.place:
@@ -255,19 +256,20 @@ class LockElection(LeaderDecider):
         await self._act_on(seen, table)
 
     async def _act_on(self, seen: SeenLock, table: LockTable, *, may_claim: bool = True) -> None:
-        """Hold the lock if it is ours; claim it if it is free; else do not look again until its owner's next heartbeat
-        is due, or the lock ends. `may_claim` is False after a claim that was refused.
+        """Act on the lock as it was just read. If it is ours, hold it. If it is free, or its owner has ended, claim it.
+        Otherwise another worker may lead: do not check again until that worker's next heartbeat is due, or its time
+        ends. `may_claim` is False after a refused claim, because each check makes one claim at most.
         """
         now = self.clock.monotonic()
         before = self._watched.value(LOCK_KEY)
-        judged = lock.judge(seen, self._watched, self._ours, now)
-        if isinstance(judged, HeldLock):
-            self._hold(judged)
-        elif judged is None or self._is_of_dead(seen):
+        verdict = lock.judge(seen, self._watched, self._ours, now)
+        if isinstance(verdict, HeldLock):
+            self._hold(verdict)
+        elif verdict is None or self._has_owner_ended(seen):
             if may_claim:
                 await self._claim(seen, table)
             else:
-                self._answer_no_for(UNKNOWN_RECHECK_S)  # free again already; but one claim a check is enough
+                self._answer_no_for(UNKNOWN_RECHECK_S)  # the lock is free already, but this check has made its claim
         else:
             if isinstance(seen, DamagedLock) and seen != before:
                 log.error(
@@ -279,10 +281,10 @@ class LockElection(LeaderDecider):
                     LEASE_S,
                     extra={"action": "leader_row_damaged"},
                 )
-            self._no_until = now + min(LEADER_HEARTBEAT_S, judged - now)
+            self._no_until = now + min(LEADER_HEARTBEAT_S, verdict - now)
 
-    def _is_of_dead(self, seen: SeenLock) -> bool:
-        """Return whether the owner of the lock is known to have ended."""
+    def _has_owner_ended(self, seen: SeenLock) -> bool:
+        """Return whether the process of the lock's owner is known to have ended."""
         return isinstance(seen, LockRow) and self._ended.get(seen.owner, LONG_AGO) >= self.clock.monotonic()
 
     async def _claim(self, over: SeenLock, table: LockTable) -> None:
@@ -339,7 +341,9 @@ class LockElection(LeaderDecider):
             self._drop(f"{_who(refused.lock)} in the row")
 
     async def _give_up(self, reason: str) -> None:
-        """Stop leading, and delete the row if it is ours. If that fails a few times, the row expires by itself."""
+        """Stop leading, and delete the row if it is ours or may be ours. If that fails a few times, leave the row: it
+        expires by itself.
+        """
         version = None if self._holding is None else self._holding.version
         self._drop(reason)
         if self._used is None or (version is None and not self._is_claim_unknown):
@@ -348,7 +352,7 @@ class LockElection(LeaderDecider):
         attempts_left = RELEASE_ATTEMPTS_MAX
         while attempts_left:
             try:
-                if version is None:  # a claim without an answer
+                if version is None:  # a claim had no answer: read whether it was applied
                     seen = await self._used.read()
                 else:
                     self._ours = self._ours.giving_up(version)
@@ -367,14 +371,16 @@ class LockElection(LeaderDecider):
         log.warning("cannot release the leader lock: %s", failure, extra={"action": "leader_release_failed"})
 
     def _sending(self) -> HeldLock:
-        """Make a new version for a claim or renewal that is sent now; return the lock that it would give us."""
+        """Make a new version for a claim or heartbeat that is sent now, and remember it. Return the lock that we hold
+        if that write is applied.
+        """
         held = HeldLock(self.new_version(), self.clock.monotonic(), LEASE_S)
         self._ours = self._ours.sending(held.version, held.sent_at)
         return held
 
     def _note_failure(self, error: Exception, sent: HeldLock, doing: str, words: str, action: str) -> None:
-        """Log that the write of `sent` failed, and forget its version if it was certainly not applied; else a later
-        read may show it.
+        """Log that the write of `sent` failed. If it was certainly not applied, forget its version; otherwise keep it,
+        because a later read may show it in the row.
         """
         failure = survived(error, doing)
         log.warning("%s: %s", words, failure, extra={"action": action})
@@ -383,7 +389,7 @@ class LockElection(LeaderDecider):
 
 
 def _who(seen: SeenLock) -> str:
-    """Return who has the lock, in words."""
+    """Return the beginning of a sentence that says who is in the lock row, for the log."""
     if seen is None:
         return "nobody is"
     return "something unreadable is" if isinstance(seen, DamagedLock) else f"{seen.owner} is"

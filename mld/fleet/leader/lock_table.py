@@ -1,7 +1,7 @@
 """`LockTable`: the leader lock in DynamoDB. It sends the requests of `lock`, one per call, without retries.
 
-Rule: coordination#leader-lock. If the answer leaves the outcome open, a `TableError` is raised: the write may or may
-not have been applied.
+Rule: coordination#leader-lock. A `TableError` means that the outcome of a write is unknown: it may have been applied or
+not.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mld.fleet.leader.lock import SeenLock
 from mld.leases.rows import Place
 
 WRITE_S_MAX = 10.0
-"""Longest wait for the answer to a write. After it the row is read: its version shows whether the write was applied. To
-wait longer for a request that was lost would let the lock expire.
+"""Longest wait for the answer to a write. Then the write is given up, and the version in the row will show whether it
+was applied. If we waited longer for a lost request, the lock would expire.
 """
 
 

@@ -1,7 +1,7 @@
 """`ShuffleElection`: elects the leader of a 2.x fleet by the shuffle of `java_shuffle`. Rule:
 coordination#shuffled-leader.
 
-This leadership is not a lock: while two workers read different lease owners, both may lead.
+This leadership is no lock: if two workers have read different lease owners, both may lead for a while.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ class ShuffleElection(LeaderDecider):
         return self._leads
 
     async def step_down(self, hold_off_s: float) -> None:
-        """Do not lead for `hold_off_s`. The other workers still count this one as elected, so nobody leads
-        meanwhile.
-        """
+        """Do not lead for `hold_off_s`. For the other workers this one stays elected, so nobody leads meanwhile."""
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         self._announce(False)
 
@@ -79,7 +77,9 @@ class ShuffleElection(LeaderDecider):
         self._announce(False)
 
     def _may_lead(self) -> bool:
-        """Return whether this worker may lead at all: the election is not closed, and no hold-off lasts."""
+        """Return whether this worker may lead at all: the election is not closed, and this worker has not stepped down
+        for now.
+        """
         return not self._closed and self.clock.monotonic() >= self._resting_until
 
     async def _elect(self) -> None:

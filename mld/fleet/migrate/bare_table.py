@@ -2,8 +2,9 @@
 
 Rule: coordination#bare-tables. KCL 2.x takes every row for a lease. A row without a counter makes its listing of the
 table fail, so that no worker of 2.x can start, take a lease or list shards any more. A fleet of 3.x writes the row
-`Migration3.0` before it creates a lease. So a bare table never belonged to a fleet of 3.x, or has been made one for 2.x
-since. A row that a person has added proves nothing.
+`Migration3.0` before it creates a lease. So if a table is bare, it never belonged to a fleet of 3.x, or its other rows
+were removed since, so that 2.x can use it. A row that a person has added does not show that a table belongs to a fleet
+of 3.x.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _OURS = "mld"
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A short form of a lease table's contents; `leases` has owner and counter of each lease, both as text."""
+    """A short form of a lease table's contents. `leases` has the owner and the counter of each lease, as texts, by
+    key.
+    """
 
     leases: Mapping[str, tuple[str, str]]
     is_bare: bool
@@ -52,7 +55,7 @@ def outline(found: Iterable[Row]) -> Outline:
 
 
 def movers(before: Outline, after: Outline) -> tuple[str, ...]:
-    """Return the workers whose leases changed between two outlines, sorted."""
+    """Return the workers that live, sorted: those that own a lease that changed between two outlines."""
     moved = {after.leases[key][0] for key, seen in before.leases.items() if after.leases.get(key, seen) != seen}
     return tuple(sorted(moved - {""}))
 

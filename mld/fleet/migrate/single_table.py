@@ -1,9 +1,11 @@
-"""`Routes`: knows in which table the fleet's rows other than leases are. KCL 3.0 to 3.4 has two tables of their own for
-them, 3.5 has them in the lease table.
+"""`Routes`: knows in which table each of the fleet's rows other than leases is. Pure.
 
-Pure. Rules: coordination#table-layout, coordination#table-migration-status. A Java leader moves the rows from three
-tables into one, and writes its progress into the row `TableMigration3.5` of the legacy coordinator table. Each worker
-derives its own status from that row and its configuration. A leader of mld never changes the row.
+KCL 3.0 to 3.4 keeps these rows in two further tables, the coordinator table and the worker-metrics table (the *legacy*
+tables); KCL 3.5 keeps them in the lease table.
+
+Rules: coordination#table-layout, coordination#table-migration-status. A Java leader moves the rows from three tables
+into one, and writes its progress into the row `TableMigration3.5` of the legacy coordinator table. Each worker derives
+its own status from that row and its configuration. A leader of mld never changes the row.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def initial_status(stored: TableStatus | None, *, coordinator_table: str | None,
 def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrate: bool) -> TableStatus:
     """Return the status of a running worker after it has read the row again. COMPLETE is final.
 
-    If the row is missing and migrate=true, the status stays: a Java leader will write the row again.
+    If the row is missing and `migrate` is set, the status stays as it is: a Java leader will write the row again.
     """
     if current is TableStatus.COMPLETE:
         return current
@@ -61,8 +63,8 @@ def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrat
 class Routes:
     """The tables of an application's rows. A legacy table is None if it did not exist when the worker started.
 
-    The status `at_start` decides, for as long as a worker runs, where it writes its rows. The present status, `live`,
-    decides where it reads them, and where the lock is.
+    Where a worker writes its rows depends on the status at its start (`at_start`), and does not change while it runs.
+    Where it reads rows, and where the lock is, depends on the present status (`live`).
     """
 
     lease_table: str
@@ -101,16 +103,16 @@ class Routes:
     @property
     def write_place(self) -> Place:
         """The place in which this worker writes and deletes coordinator rows, for as long as it runs."""
-        return self.leases if self._writes_leases or self.coordinator is None else self.coordinator
+        return self.leases if self._writes_into_lease_table or self.coordinator is None else self.coordinator
 
     @property
     def report_place(self) -> Place | None:
         """The place of this worker's own report, for as long as it runs; None if the table for it is missing."""
-        return self.leases if self._writes_leases else self.reports
+        return self.leases if self._writes_into_lease_table else self.reports
 
     @property
-    def _writes_leases(self) -> bool:
-        """Whether this worker writes its rows into the lease table."""
+    def _writes_into_lease_table(self) -> bool:
+        """Whether this worker writes its rows other than leases into the lease table, too."""
         return self.at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
 
     def _with_legacy(self, legacy: Place | None) -> tuple[Place, ...]:

@@ -1,7 +1,7 @@
 """Converts the rows of the two migrations, `Migration3.0` and `TableMigration3.5`, from and to DynamoDB JSON. Pure.
 
-Rule: coordination#migration-rows. A row is an immutable value, and its next state is a new row, so that a failed write
-changes nothing in memory. Unknown attributes are preserved, both in the row and in each history entry.
+Rule: coordination#migration-rows. A row is an immutable value. To change the state, a new value is made and written, so
+a failed write changes nothing in memory. Unknown attributes are preserved, both in the row and in each history entry.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class UnreadableStateError(MldError):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[StateT]):
-    """The form of one of the two rows: its key, the attribute that has the state, and the possible states. `first` is
-    the state of a new row.
+    """Describes one of the two rows: its key, the attribute that has the state, and the possible states. `first` is the
+    state with which the history of a new row begins.
     """
 
     key: str
@@ -71,7 +71,7 @@ TABLE_MIGRATION = Kind("TableMigration3.5", "tm", EntityType.TABLE_MIGRATION, Ta
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """An earlier state of the row, written by the worker `by` at `at_ms`. `state` is a text, because a newer program
-    may have states that this one does not know; `others` are attributes that this one does not know.
+    may have written a state that this program does not know. `others` are attributes that it does not know.
     """
 
     state: str | None
@@ -148,8 +148,8 @@ def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
 
 
 def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int | None) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a state, for the row itself or for an entry of its history. `by` wrote it at `at_ms`;
-    what is None is left out.
+    """Return the attributes for a state that `by` wrote at `at_ms`, for the row itself or for an entry of its history.
+    A value that is None gets no attribute.
     """
     found: dict[str, dict[str, Any]] = {} if state is None else {kind.attribute: {"S": state}}
     if by is not None:
@@ -160,7 +160,7 @@ def _written(kind: Kind[StateT], state: str | None, by: str | None, at_ms: int |
 
 
 def _entry(kind: Kind[StateT], item: Row) -> HistoryEntry:
-    """Return the entry of the history that an item of the row's list contains."""
+    """Return the history entry in `item`, one item of the list in the row."""
     known = {kind.attribute, MODIFIED_BY, MODIFIED_AT}
     others = {name: value for name, value in item.items() if name not in known}
     return HistoryEntry(_text(item, kind.attribute), _text(item, MODIFIED_BY), _integer(item, MODIFIED_AT), others)

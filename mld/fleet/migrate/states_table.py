@@ -1,7 +1,7 @@
 """`StatesTable`: reads and writes the rows of the two migrations in DynamoDB, one request per call, without retries.
 
-Rule: coordination#state-writes. Every write has a condition, and returns False if that was not met, because another
-worker was faster. If the answer leaves the outcome open, a `TableError` is raised.
+Rule: coordination#state-writes. Every write has a condition, and returns False if the condition was not met, because
+another worker was faster. A `TableError` means that the outcome of a write is unknown.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class StatesTable:
         self._request_timeout_s = request_timeout_s
 
     async def get(self, kind: Kind[StateT], place: Place) -> StateRow[StateT] | None:
-        """Return the row, strongly consistent. Raises TableError, and UnreadableStateError if it cannot be
-        understood.
+        """Return the row, by a strongly consistent read; None if there is none. Raises TableError, or
+        UnreadableStateError if the row cannot be understood.
         """
         item = await self.get_item(kind.key, place)
         return None if item is None else parse_state(kind, item, place)
@@ -47,7 +47,7 @@ class StatesTable:
         return await self._calls(place).get(_key(place, key))
 
     async def outline(self, place: Place) -> Outline:
-        """Return the outline of the lease table, strongly consistent. Raises TableError."""
+        """Return the outline of the lease table, by a strongly consistent scan. Raises TableError."""
         params = {
             "ConsistentRead": True,
             "ProjectionExpression": ", ".join(f"#{name}" for name in bare_table.ATTRIBUTES),
@@ -65,8 +65,8 @@ class StatesTable:
         return await self._calls(place).accepts("PutItem", params)
 
     async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
-        """Write the row's state, writer, time and history if its stored state is `previous`. Return whether it was.
-        Raises TableError.
+        """Write state, writer, time and history of `row`, on condition that the stored state is `previous`. Return
+        whether the row was written. Raises TableError.
         """
         changes = changes_of(row)
         params = {

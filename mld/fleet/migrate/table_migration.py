@@ -1,4 +1,4 @@
-"""`TableMigration`: knows in which tables the fleet's rows live, and follows a Java leader that moves them into one.
+"""`TableMigration`: knows in which tables the fleet's rows are, while a Java leader may move them into one table.
 
 Rules: coordination#table-layout, coordination#table-migration-status; the decisions are in `single_table`. An mld
 leader moves no rows, and does not change the row `TableMigration3.5`: the move pauses until a Java worker leads.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 5.0  # how often a leader reads the row; leadership itself is checked about once a second
 UNREAD_S_MAX = 30.0  # how long a leader goes on while it cannot read the row; Java's followers read it this often
-LATE_TABLE_PERIOD_S = 300.0  # how often to look for a coordinator table that appears later, by accident; not urgent
+LATE_TABLE_PERIOD_S = 300.0  # how often to check whether a coordinator table has appeared, by accident; not urgent
 SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
 ORDINALS = {
@@ -40,14 +40,15 @@ UNKNOWN = 0
 
 
 class MigrationCompletedError(MldError):
-    """Raised once all rows live in the lease table, so that the lock in the legacy table must be given up."""
+    """Raised once all rows are in the lease table, so that the lock in the legacy table must be given up."""
 
 
 @dataclass(eq=False)
 class TableMigration:
     """Keeps `routes`, the tables of the fleet's rows, up to date while this worker runs.
 
-    `on_check` is the hook of the lock election. If the row cannot be read, nothing changes.
+    `on_check` is the hook of the lock election: each check of the lock also reads the row of the migration. If the row
+    cannot be read, `routes` stay as they are.
     """
 
     states: StatesTable
@@ -65,13 +66,13 @@ class TableMigration:
         self.routes = Routes(self.settings.lease_table.name)
         """The tables of the fleet's rows now."""
         self._read_at: float | None = None
-        """When the row was last read in this leadership; None if this worker does not lead."""
+        """When the row was last read since this worker leads; None if it does not lead."""
 
     async def start(self) -> TableStatus:
-        """Find out in which tables the rows live. Before that only the lease table may be used.
+        """Find out in which tables the rows are. Before that only the lease table may be used.
 
-        Raises StartupError with the remedy if configuration and tables do not fit together, or if IAM does not allow us
-        to find out; TableError or UnreadableStateError if it cannot be found out now.
+        Raises StartupError with the remedy if the configuration contradicts the tables, or if IAM denies the calls that
+        are needed; TableError or UnreadableStateError if a table or the row cannot be read now.
         """
         with self._starts.read_fault.faults(), self._starts.all.timed(self.clock.monotonic):
             return await self._start()
@@ -100,14 +101,14 @@ class TableMigration:
         """Return whether this fleet shares its lease table with 2.x, so that its other rows must be kept out of the
         table (coordination#bare-tables). Raises StartupError if there is no other table for them.
         """
-        configured, is_several = self.settings.fleet.client_version, self.settings.is_multi_stream
+        configured, has_several_streams = self.settings.fleet.client_version, self.settings.is_multi_stream
         is_2x = configured is ClientVersionConfig.COMPATIBLE_WITH_2X
-        may_be_2x = is_2x or (is_several and configured is not ClientVersionConfig.VERSION_3X)
+        may_be_2x = is_2x or (has_several_streams and configured is not ClientVersionConfig.VERSION_3X)
         if not may_be_2x or await self.coordinator.exists():
             return False
         if not (await self.states.outline(self.routes.leases)).is_of_2x:
             return False
-        if is_several:
+        if has_several_streams:
             raise StartupError(single_table.several_streams_refusal(self.routes.lease_table))
         return True
 
@@ -129,9 +130,9 @@ class TableMigration:
     async def restore_reports_table(self) -> None:
         """Create the legacy worker-metrics table again if a migration tool has deleted it since the start.
 
-        KCL's tool does so after a rollback to 2.x, and workers of 3.0 to 3.4 create the table again when the fleet goes
-        forward. Without the table no worker could report, and only the leader would get leases. Errors are logged,
-        because a worker that cannot report goes on.
+        KCL's tool deletes it after a rollback to 2.x. When the fleet then enters 3.x again, workers of 3.0 to 3.4
+        create it. Without the table no worker could report, so only the leader would get leases. Errors are only
+        logged, because a worker works even if it cannot report.
         """
         had = self.routes.reports
         if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
@@ -151,8 +152,9 @@ class TableMigration:
     async def on_check(self, is_leader: bool) -> None:
         """Read the row and adopt its status.
 
-        Raises MigrationCompletedError once the lock has moved to the lease table. Raises TableError if the row cannot
-        be read: a new leader must not lead before it has seen that the lock still belongs in this table.
+        Raises MigrationCompletedError once the lock has moved to the lease table. Raises TableError if a new leader
+        cannot read the row: it must not lead before it has seen that the lock still belongs in this table. A leader
+        that has read the row before goes on without it for `UNREAD_S_MAX`.
         """
         place = self.routes.coordinator
         if self.status is TableStatus.COMPLETE or place is None:
@@ -188,8 +190,8 @@ class TableMigration:
         self._enter(single_table.refreshed_status(self.status, stored, migrate=self._migrates))
 
     def _enter(self, status: TableStatus) -> None:
-        """Enter a status. Raises MigrationCompletedError if it is COMPLETE, so that the election, which is checking the
-        lock in the old table, releases that lock.
+        """Enter a status. If it is COMPLETE, raise MigrationCompletedError: the election, which is checking the lock in
+        the old table, then releases that lock.
         """
         if status is not self.status:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
@@ -198,8 +200,8 @@ class TableMigration:
             raise MigrationCompletedError("the leader's lock lives in the lease table now")
 
     async def watch(self) -> None:
-        """Log an error if a legacy coordinator table appears, although this worker has started without one. Returns
-        then.
+        """Check regularly whether a legacy coordinator table has appeared although this worker has started without
+        one. Log an error if so, and return.
         """
         while self.routes.coordinator is None:
             await self.clock.sleep(LATE_TABLE_PERIOD_S)

@@ -2,14 +2,15 @@
 
 Rules: coordination#initial-version, coordination#following-the-version, coordination#client-versions,
 coordination#readiness-for-3x-mode. When a worker starts, it decides its mode from its configuration and the row
-`Migration3.0`. Afterwards it follows any state in the row, until that is 3X, which is final. A state is remembered only
-when it has been entered, and if another worker writes the row first, the decision is made again.
+`Migration3.0`. Afterwards it follows any state that is written into the row, until the state is 3X, which is final. A
+new state counts only once the worker has entered it. If another worker writes the row first, the decision is made
+again.
 
-A worker of phase 1 works as one of 2.x, and writes nothing but leases, so it may share the table with real workers of
-2.x. A Java worker of phase 1 does not read the row at all, and goes on stealing when the fleet has left 2.x mode,
-although the leader of 3.x assigns leases by then. A worker of mld polls the row, stops taking leases while the state is
-3X_WITH_ROLLBACK or 3X, and takes leases again after a rollback. It keeps its leases meanwhile, but it does not report,
-and is not assigned leases, until it is restarted, as in Java.
+A worker of phase 1 works by the rules of 2.x, and writes nothing but leases, so it may share the table with workers of
+KCL 2.x. When the fleet has left 2.x mode, the leader of 3.x assigns leases. A Java worker of phase 1 goes on stealing
+leases then, because it does not read the row at all. A worker of mld polls the row: it stops taking leases while the
+state is 3X_WITH_ROLLBACK or 3X, and takes leases again after a rollback. Meanwhile it keeps its leases, but as in Java,
+it does not report, and so gets no other leases, until it is restarted with another configuration.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ from mld.properties.values import ClientVersionConfig as Configured
 log = logging.getLogger(__name__)
 
 STABLE_S = 600.0  # Java's: how long the fleet must have been ready without a break
-UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: after that, something must keep it unassigned
+UNASSIGNED_S_MAX = 120.0
+"""A lease without an owner is no obstacle for so long. By then the takers of 2.x have made six passes, with default
+settings, so something must prevent them from taking it.
+"""
 _LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
 
+# The state in which a worker starts if the row has none, or INIT.
 _WHEN_NONE_STORED = {
     Configured.COMPATIBLE_WITH_2X_PHASE1: ClientVersion.INIT,
     Configured.COMPATIBLE_WITH_2X: ClientVersion.UPGRADE_FROM_2X,
@@ -51,7 +56,7 @@ START_ATTEMPTS_MAX = 20  # Java's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """Which parts of a worker run in a state."""
+    """Which parts of a worker run in a state, and what is done in it."""
 
     taker: bool = False
     assigner: bool = False
@@ -83,7 +88,9 @@ _COMPONENTS = {
 
 
 def components(version: ClientVersion, stored: ClientVersion | None = None) -> Components:
-    """Return the parts that run in `version`. For a worker of phase 1, `stored` is the last state seen in the row."""
+    """Return the parts that run in the state `version`. `stored` is the state in the row; it matters only for a worker
+    of phase 1, which stays in INIT but must take no leases once the fleet has left 2.x mode.
+    """
     running = _COMPONENTS[version]
     if version is ClientVersion.INIT and stored in _LEFT_2X:
         return replace(running, taker=False)
@@ -96,8 +103,9 @@ def components(version: ClientVersion, stored: ClientVersion | None = None) -> C
 def initial_version(
     configured: Configured | None, stored: ClientVersion | None, *, is_of_2x: bool = False
 ) -> ClientVersion:
-    """Return the state in which a worker starts. If `configured` is None, the table decides; `is_of_2x` tells whether
-    it is a table of 2.x.
+    """Return the state in which a worker starts, from its configuration and the state in the row (`stored`).
+
+    If `configured` is None and the row has no state, the table decides: `is_of_2x` means that it is a table of 2.x.
     """
     if stored is None or stored is ClientVersion.INIT:
         if configured is None:
@@ -113,8 +121,8 @@ def followed(
 ) -> ClientVersion:
     """Return the state of a running worker after it has read the row.
 
-    Any stored state is followed, even if states in between were missed. If the row is gone, or is INIT, the state
-    stays. 3X is left only by a restart, and so is phase 1 if it was configured.
+    The worker enters any stored state, even if it has missed states in between. If the row is gone, or is INIT, it
+    stays in its state. Only a restart ends 3X, and phase 1 if that was configured.
     """
     is_final = current is ClientVersion.V3X or (current is ClientVersion.INIT and configured is not None)
     if is_final or stored is None or stored is ClientVersion.INIT:
@@ -137,8 +145,8 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What the leader sees at one moment: the owner of every lease, and the workers that have reported in the last 60
-    s.
+    """What the leader sees at one moment: the owner of every lease, and the workers that have reported within the last
+    two report periods.
     """
 
     index_active: bool
@@ -152,10 +160,11 @@ class FleetView:
 
 
 def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness:
-    """Return `seen` with one more view added. A worker that stops leading begins again with `Readiness()`.
+    """Return what the leader knows after one more view; `seen` is what it knew before. A worker that stops leading
+    begins again with `Readiness()`.
 
-    Every owner must report. A lease without an owner does not count as an obstacle (in Java it does), unless it stays
-    without one for too long.
+    The fleet is ready if the index is active, every owner of a lease reports, and no lease has been without an owner
+    for `UNASSIGNED_S_MAX`. In Java any lease without an owner makes the fleet unready.
     """
     unassigned = {key: seen.unassigned_since.get(key, now) for key, owner in view.owners.items() if owner is None}
     ready = (
@@ -167,7 +176,7 @@ def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness
 
 
 def may_flip(seen: Readiness, now: float) -> bool:
-    """Return whether the leader may write 3X_WITH_ROLLBACK now."""
+    """Return whether the fleet has been ready for so long that its leader may write 3X_WITH_ROLLBACK now."""
     return seen.ready_since is not None and now - seen.ready_since >= STABLE_S
 
 
@@ -179,7 +188,8 @@ same state.
 
 @dataclass(eq=False)
 class VersionMachine:
-    """Decides the mode of this worker (`start`) and then follows the row (`run`). `on_state` carries each state out.
+    """Decides the mode of this worker (`start`) and then follows the row (`run`). Both get `on_state`, which makes the
+    parts of a state run.
 
     `is_leader` and `view` are called only in UPGRADE_FROM_2X, once a minute.
     """
@@ -200,7 +210,7 @@ class VersionMachine:
         self._counts = self.metrics.worker.operations.version_migration
         self._version = ClientVersion.INIT
         self._entered: tuple[ClientVersion, Components] | None = None
-        """None if the last attempt to enter a state failed."""
+        """The state that was entered last, and its parts; None if the last attempt to enter a state failed."""
         self._readiness = Readiness()
 
     @property
@@ -209,8 +219,8 @@ class VersionMachine:
         return self._version
 
     async def start(self, on_state: OnState) -> ClientVersion:
-        """Read the row, decide on a state, enter it, and only then write it, if the row differs. If the write is
-        refused, begin again. Return the state.
+        """Read the row, decide on a state, and enter it. Only then write the state, if the row has another one. If the
+        write is refused, begin again. Return the state.
 
         Raises StartupError after `START_ATTEMPTS_MAX` failed attempts.
         """
@@ -242,10 +252,12 @@ class VersionMachine:
         return version in (ClientVersion.INIT, stored) or await self._write(row, place, version)
 
     async def _is_of_2x(self) -> bool:
-        """Return whether the fleet works by the rules of 2.x although it has no row (coordination#bare-tables).
+        """Return whether the fleet works by the rules of 2.x. Called if the table has no row `Migration3.0`
+        (coordination#bare-tables).
 
-        A worker that would use the rules of 3.x first watches a bare table for a lease duration. Raises StartupError if
-        it is configured for 3X, and living workers use the table by the rules of 2.x; TableError.
+        If the table is bare, a worker that would use the rules of 3.x first watches it for a lease duration, to see
+        whether workers of 2.x renew leases. Raises StartupError if they do and this worker is configured for 3X;
+        TableError.
         """
         leases = self.migration.routes.leases
         if self.configured is Configured.COMPATIBLE_WITH_2X_PHASE1:
@@ -271,10 +283,10 @@ class VersionMachine:
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """Read the row once, and enter the state that follows from it. A leader whose fleet is ready then writes and
-        enters 3X_WITH_ROLLBACK.
+        """Read the row once, and enter the state that follows from it. If this worker leads and the fleet is ready, it
+        then writes and enters 3X_WITH_ROLLBACK.
 
-        Return False if a state could not be entered. A row that cannot be read is logged, and changes nothing.
+        Return False if a state could not be entered. If the row cannot be read, that is logged, and nothing changes.
         """
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
@@ -359,7 +371,9 @@ class VersionMachine:
     # --- the row ------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> tuple[ClientVersionRow | None, Place]:
-        """Return the row and its place; None and the place in which it would be created if there is none."""
+        """Return the row, and the place in which it was found. If there is none, return None and the place in which
+        it would be created.
+        """
         for place in self.migration.routes.read_places:
             row = await self.states.get(CLIENT_VERSION, place)
             if row is not None:

@@ -123,8 +123,8 @@ def count_cpus(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EcsStats:
-    """CPU time in nanoseconds of the container (`cpu`) and of its host (`system`): now, and at the previous
-    reading, which the ECS service itself reports.
+    """CPU time in nanoseconds of the container (`cpu`) and of its host (`system`), at the last two readings of the
+    ECS service, which reports both.
     """
 
     cpu: int
@@ -134,7 +134,7 @@ class EcsStats:
 
 
 def parse_ecs_stats(document: Any) -> EcsStats:
-    """Return the figures in `<base>/stats`. If the previous reading is missing, it counts as zeros."""
+    """Return the figures in the document at `<base>/stats`. A missing previous reading counts as zeros."""
     now, before = _member(document, "cpu_stats"), _member(document, "precpu_stats")
     return EcsStats(
         cpu=int(_ecs_number(now.get("cpu_usage"), "total_usage")),
@@ -164,8 +164,8 @@ def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
 
 
 def ecs_percent(stats: EcsStats, online: int, limit_cpus: float) -> float | None:
-    """Return the used percentage of the limit; 100 if the container used time although the host's counter stood
-    still.
+    """Return how much of its limit the container has used between the two readings, in percent; 100 if it used time
+    although the host's counter stood still. None if there is no previous reading, or no figure can be computed.
     """
     if stats.cpu_before == 0 and stats.system_before == 0:
         return None
@@ -183,7 +183,9 @@ def _limits(document: Any) -> Mapping[str, Any]:
 
 
 def _member(document: Any, name: str) -> Mapping[str, Any]:
-    """Return a member that should be an object; empty if it is missing. Raises ValueError if the document is none."""
+    """Return a member that should be an object; an empty mapping if it is missing or no object. Raises ValueError if
+    the document itself is no object.
+    """
     if not isinstance(document, Mapping):
         raise ValueError(f"no {name} in {type(document).__name__}")
     return _member_or_empty(document.get(name))

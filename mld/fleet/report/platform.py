@@ -1,4 +1,4 @@
-"""`LoadSource`: where this worker's CPU figures come from: ECS metadata, a control group, or the whole machine.
+"""`LoadSource`: measures this worker's CPU load, by ECS metadata, a control group, or `/proc/stat` of the machine.
 
 Rules: metrics#cpu-sources. The sources are tried in Java's order until one works. The only network request goes to the
 metadata service that an environment variable names. Java reads `/proc/stat` only on EC2, and asks the instance's
@@ -128,8 +128,8 @@ class CgroupSource:
         return None if before is None else cgroup_percent(before, self._before, limit_cpus)
 
     async def _limit_cpus(self) -> float:
-        """Return how many CPUs the control group may use: its own limit, else the number of CPUs it may run
-        on.
+        """Return how many CPUs the control group may use: its own limit, or if it has none, the number of CPUs that it
+        may run on.
         """
         limit_cpus = await _parsed(self._host, f"{CGROUP}/cpu.max", parse_cpu_max)
         if limit_cpus is not None:
@@ -154,8 +154,8 @@ class EcsSource:
         return self._base
 
     async def read(self) -> float | None:
-        """Return the percentage between the last two readings of the service, which itself keeps the previous one; None
-        if there is no figure. Raises LoadUnreadableError.
+        """Return the percentage between the last two readings that the ECS service has made; one document has both.
+        Return None if there is no figure. Raises LoadUnreadableError.
         """
         with _readable("/stats"):
             document = await self._document("/stats")
@@ -176,7 +176,7 @@ async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> 
     for source in await _candidates(host, environ, clock):
         try:
             await source.read()
-        except Exception as error:  # others made the document, so it may trigger a bug of ours
+        except Exception as error:  # the document comes from outside, so it may even trigger a bug of ours
             failure = error if isinstance(error, LoadUnreadableError) else survived(error, "looking for CPU figures")
             log.debug("no CPU figures from %s: %s", source.name, failure, extra={"action": "load_source_refused"})
             continue

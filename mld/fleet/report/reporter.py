@@ -2,13 +2,13 @@
 
 Rules: coordination#report-rhythm. The table of the report is fixed when the worker starts (coordination#table-layout).
 
-*The first report* waits for the first sample, which comes one to two capture periods after the start, but it waits no
-longer than two (Java's fixed delay). A report without figures could be sent earlier. But it would make the worker a
-default worker with no load, and a leader that runs at that moment would give it every free lease. A worker that cannot
-measure its load is a default worker anyway, and reports at once.
+*The first report* waits for the first sample, which comes one to two capture periods after the start. It waits two
+capture periods at most (Java's fixed delay). A report without figures could be sent earlier, but then the worker would
+count as a default worker without any load, and a leader that makes a run at that moment would give it every free lease.
+A worker that cannot measure its load is a default worker anyway, and reports at once.
 
-*A failed write* is repeated within the period. Java tries again only a whole period later; then one lost write is
-enough for the row to reach its age limit before the next report arrives.
+*A failed write* is repeated within the period. Java tries again only a whole period later, so after one lost write the
+row reaches its age limit before the next report arrives.
 
 Errors are logged, never raised: a worker that cannot report goes on with its leases.
 """
@@ -43,7 +43,9 @@ RETRIES_PER_PERIOD = 6
 
 
 class Activity(Enum):
-    """What the mode of the fleet requires of the reporter: OFF in phase 1, SAMPLING after a rollback to 2.x."""
+    """What the reporter does, as the mode of the fleet requires: nothing (OFF) in phase 1; only measure the load
+    (SAMPLING) after a rollback to 2.x; else also write reports (REPORTING).
+    """
 
     OFF = "off"
     SAMPLING = "sampling"
@@ -52,10 +54,10 @@ class Activity(Enum):
 
 @dataclass(eq=False)
 class Reporter:
-    """Call `run` in a task. If `source` is None, this worker does not measure its load. `on_own_row` is called with
-    this worker's row after each write.
+    """Call `run` in a task. If `source` is None, this worker does not measure its load. `on_own_row` is called after
+    each write, with this worker's whole row.
 
-    `ends` are the workers that this one has found dead; each report names them.
+    `ends` are the workers that this worker has found dead; each report names them.
     """
 
     table: ReportsTable
@@ -84,7 +86,7 @@ class Reporter:
         self._reporting = _Switch()
         self._write_lock = asyncio.Lock()  # held while the row is written or deleted
         self._sent_at_s: int | None = None
-        """The time in the newest report that was sent; None if none was sent."""
+        """The latest time in the reports that were sent; None if none was sent."""
         self._leaving = False
         """Whether reports say that this worker is leaving."""
         self._closed = False
@@ -112,7 +114,7 @@ class Reporter:
             await self._report_forever()
 
     async def report_now(self) -> bool:
-        """Write a report now, between two regular ones, with the figures so far. Return whether it was certainly
+        """Write a report now, between two regular ones, with the figures known so far. Return whether it was certainly
         written.
         """
         figures = self._figures(self._means)
@@ -149,7 +151,7 @@ class Reporter:
         while True:
             await self._sampling.on.wait()
             await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self.settings.capture_period_s))
-            await self._read(source)  # it is only the base of the next reading, as it covers a time of unknown length
+            await self._read(source)  # begins the first interval; the figure itself covers a time of unknown length
             while not await wait_for_event(self._sampling.off, self.settings.capture_period_s):
                 sample = await self._read(source)
                 if sample is not None:

@@ -1,13 +1,13 @@
-"""`WorkerReport`: the row in which a worker reports its load, and how it is read, written and judged. Pure.
+"""`WorkerReport`: the row in which a worker reports its load. Reads, writes and judges such rows. Pure.
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges
 reports by its own settings and its own wall clock. Reading is tolerant: a damaged row does not affect others. Writing
 is strict. The row of an mld worker has further attributes: `mldVersion`, `mldDrain` if an operator drains it,
 `mldLeaving` while it stops, `mldStream`, and where the worker runs (`mldHost`, `mldPid`, `mldStarted`, `mldMeter`).
 
-One rule differs from Java's. A worker that reports operating ranges (limits of its load) but no samples is a default
-worker here: it is judged by the throughput of its leases, whatever ranges it has. Java takes it for the least loaded
-worker of all.
+A *default worker* is one that reports no metrics, so it is judged by the throughput of its leases. Here, unlike in
+Java, that includes a worker that reports operating ranges (limits of its load) but no samples: Java takes such a worker
+for the least loaded of all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mld.leases.rows import ENTITY_TYPE, REPORTS_TABLE_KEY, EntityType
 from mld.properties.settings import FleetSettings
 
 SUPPORT_CODE = 1
-"""`sup` of every report; it means that this worker can work with a single table."""
+"""The value of `sup` in every report. It means that this worker can work with a single table."""
 UPDATED_AT = "lut"
 SAMPLES = "sts"
 RANGES = "opr"
@@ -58,7 +58,7 @@ ENDS_CHARACTERS_MAX = 300
 PID_DIGITS_MAX = 10
 
 FAILED = -1.0
-"""The figure of an interval in which a metric could not be measured."""
+"""The figure that stands for an interval in which a metric could not be measured."""
 RANGE_PERCENT = 100
 """Operating range of every metric that mld reports."""
 THROUGHPUT_NAME = "THROUGHPUT"
@@ -96,22 +96,24 @@ class WorkerReport:
 
     worker: str
     updated_at_s: int | None
-    """Wall clock of the worker, epoch seconds; None if the row lacks it."""
+    """The time in the report, by the worker's own wall clock, in epoch seconds; None if the row lacks it."""
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Averages of intervals by metric, the oldest first; -1 for an interval in which the metric failed."""
     ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Operating ranges by metric; only index 0 counts, the highest percentage."""
     legacy: bool = False
-    """Whether it was read from the legacy worker-metrics table."""
+    """Whether the report was read from the legacy worker-metrics table."""
     mld: Mapping[str, str] = field(default_factory=dict)
     """The attributes that an mld worker adds, by member of `OWN_MEMBERS`; empty for a Java worker."""
     ends: Mapping[str, int] = field(default_factory=dict)
-    """Workers that it has lately found dead, and when it did, in epoch seconds."""
+    """Workers that this worker has lately found dead, each with the time at which it did, in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """The leases and reports that one run of the assigner has read. `reports` include duplicates and expired ones."""
+    """The leases and reports that one run of the assigner has read. `reports` includes expired reports, and may have
+    several of one worker.
+    """
 
     leases: tuple[Lease, ...]
     reports: tuple[WorkerReport, ...]
@@ -171,11 +173,11 @@ def application_of(report: WorkerReport) -> str | None:
 
 
 def application_on(stream: str) -> str | None:
-    """Return a text that distinguishes an application that reads `stream` from others in the same table; None if it
-    reads several streams, whose name is empty.
+    """Return a text that distinguishes an application that reads `stream` from others in the same table. Return None if
+    `stream` is empty, because the application reads several streams.
 
-    The text is the stream's name. Of a DynamoDB stream's name the label is left out, because it changes when the stream
-    is switched off and on.
+    The text is the stream's name. The name of a DynamoDB stream ends with a label that changes when the stream is
+    switched off and on, so the label is left out.
     """
     region, *table = stream.split("$")
     name = "$".join((region, *table[:2])) if len(table) == TABLE_STREAM_PARTS - 1 else stream
@@ -262,10 +264,10 @@ def own_report(
 ) -> WorkerReport:
     """Return a worker's own report at wall time `now_s`.
 
-    `figures` has the means of the last intervals by metric. A metric that was never measured is left out: it would make
-    the worker a failing one, which never gets a lease, and without it the worker is a default worker. `ends` has
-    workers that were found dead, with the epoch seconds; the newest are kept. `members` are further members of
-    `OWN_MEMBERS`; empty ones are left out.
+    `figures` has the means of the last intervals by metric. A metric that was never measured is left out. If it were
+    written, the worker would count as failing and never get a lease; without it the worker is a default worker. `ends`
+    has workers that were found dead, each with the time in epoch seconds; only the newest are written. `members` are
+    further members of `OWN_MEMBERS`; empty ones are left out.
     """
     samples = {name: tuple(means) for name, means in figures.items() if any(value != FAILED for value in means)}
     return WorkerReport(
@@ -317,7 +319,7 @@ def mean(samples: Sequence[float]) -> float:
 
 
 def extended(figures: Sequence[float], value: float, length: int) -> tuple[float, ...]:
-    """Return the figures of the last intervals, the oldest first, with one more; at most the newest `length`."""
+    """Return `figures`, the oldest first, with `value` added at the end, cut to the newest `length`."""
     return (*figures, value)[-length:]
 
 
@@ -336,7 +338,7 @@ def average(samples: Iterable[float], alpha: float) -> float:
 
 
 def is_default(report: WorkerReport) -> bool:
-    """Return whether this is a default worker: one without metrics, which is judged by the throughput of its leases."""
+    """Return whether this is a default worker (see the module): it has no metrics, or Java's throughput metric."""
     return not report.samples or THROUGHPUT_NAME in report.samples
 
 
@@ -351,14 +353,16 @@ def is_valid(report: WorkerReport) -> bool:
 
 
 def is_expired(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Return whether the report is too old. A report with a time in the future never is."""
+    """Return whether the report is too old. A report without a time, or with a time in the future, is not."""
     if report.updated_at_s is None:
         return False
     return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s
 
 
 def is_failing(report: WorkerReport) -> bool:
-    """Return whether a metric failed in the newest interval, or has no figure at all. Such a worker gets no leases."""
+    """Return whether a metric of the worker could not be measured in the newest interval, or has no figure at all. Such
+    a worker gets no leases.
+    """
     return not is_default(report) and any(not values or values[-1] == FAILED for values in report.samples.values())
 
 
@@ -383,7 +387,8 @@ def sort_out(
     """Sort the reports of all tables by the state of their workers. Only a worker's newest report decides its state,
     but each report may be stale.
 
-    Workers in `moving` were seen to write new reports lately, so their reports do not expire, whatever time is in them.
+    `moving` are workers that were seen to write a new report lately. Their reports do not expire, whatever time is in
+    them.
     """
     everything = tuple(reports)
     active, failing, expired, invalid = [], [], [], []

@@ -1,9 +1,9 @@
 """Worker reports in DynamoDB: `ReportsTable` has the reports of one table, `StoredReports` those of a whole fleet.
 
 Rules: coordination#table-layout, coordination#worker-report-row, coordination#report-judgement,
-coordination#leaving-workers. Each call is one request, without retries. A report is written by an unconditional
-UpdateItem, because a leader may have deleted the row; every other write is conditional. If the answer leaves the
-outcome open, a `TableError` is raised.
+coordination#leaving-workers. Each call of `ReportsTable` is one request (a scan: one for each page), without retries. A
+report is written by an unconditional UpdateItem, because a leader may have deleted the row; every other write is
+conditional. If it is not certain whether a write was applied, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 Request: TypeAlias = dict[str, Any]
 
-ROWS_PER_SLICE = 32  # this many rows are parsed before other tasks get a turn: well below 2 ms
+ROWS_PER_SLICE = 32  # rows parsed before other tasks run; this takes well below 2 ms
 
 _IS_REPORT = "#entityType = :report"
 _IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report)"
@@ -68,16 +68,16 @@ class ReportsTable:
         return found[0] if found else None
 
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
-        """Delete this worker's row, unless another process has written a later report under the same name. Return
-        whether it was deleted. Raises TableError.
+        """Delete this worker's row, unless it has a time after `written_until_s`: then another process has written it
+        under the same name. Return whether the row was deleted. Raises TableError.
         """
         condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
         values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
         return await self._calls.accepts("DeleteItem", self._request(worker, condition, values))
 
     async def delete_stale(self, report: WorkerReport) -> bool:
-        """Delete the row from which `report` was read, unless the row was written since, or the worker was drained
-        since. Return whether it was deleted.
+        """Delete the row from which `report` was read, unless the row was written, or the worker was drained, after
+        that read. Return whether the row was deleted.
 
         Raises TableError.
         """
@@ -130,8 +130,8 @@ class ReportsTable:
 
 
 class StoredReports:
-    """All reports of a fleet. A scan of the lease table includes the reports in it; this class reads those in the
-    legacy table.
+    """All reports of a fleet. Those in the lease table come with a scan of that table, which the caller makes; this
+    class adds those in the legacy worker-metrics table.
 
     `places` returns the tables in which reports may be now.
     """

@@ -17,9 +17,10 @@ CLOCK_OFF_MAX_S = 60.0
 class Sightings:
     """When the report of each worker was last seen to change, by the observer's own clock.
 
-    If the observer's clock was set back, the reports of dead workers seem to come from the future, and would never
-    expire by their times (coordination#reports-and-clocks). Here they count as unchanged. Only changes that were
-    observed count, so a new leader has to watch for as long as a report is valid.
+    The times in the reports are only compared with each other, never with the observer's clock. If that clock was set
+    back, the reports of dead workers seem to come from the future, and would never expire by their times
+    (coordination#reports-and-clocks); here they count as unchanged. Only changes that were observed count. So a new
+    leader has to watch for as long as a report is valid before it can call a report unchanged.
     """
 
     def __init__(self) -> None:
@@ -30,8 +31,8 @@ class Sightings:
         """When the reports were last read."""
 
     def saw(self, reports: Iterable[WorkerReport], now: float, wall_s: float | None = None) -> None:
-        """Note all present reports, one for each worker; `now` is monotonic. With `wall_s` the workers' clocks are
-        compared with ours.
+        """Note all present reports, one for each worker; `now` is monotonic. If `wall_s`, our wall clock, is given, the
+        clocks of workers that have written a new report are compared with it.
         """
         there = {report.worker: report.updated_at_s for report in reports}
         for worker, reported_s in there.items():
@@ -54,7 +55,9 @@ class Sightings:
         return self._times.is_still(worker, now, EXPIRED_AFTER_PERIODS * rules.report_period_s)
 
     def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
-        """Return the workers whose reports have not been unchanged for longer than a report is valid."""
+        """Return the workers whose reports were first seen, or seen to change, within the time that a report is
+        valid.
+        """
         return frozenset(worker for worker in self._times if not self.is_still(worker, now, rules))
 
     def time_of(self, worker: str) -> int | None:
@@ -66,8 +69,8 @@ class Sightings:
         return self._times.has_moved(worker)
 
     def doubt(self, worker: str) -> None:
-        """Forget that the worker's report was seen to change. Then only another new report shows that the worker
-        lives.
+        """Forget that the worker's report was seen to change (`has_moved`). From now on only another new report shows
+        that the worker lives.
         """
         if worker in self._times:
             self._times.begin(worker, self._times.value(worker), self._times.since(worker))
@@ -78,9 +81,10 @@ class Sightings:
 
 
 def clock_off_s(reported_s: int | None, wall_s: float, within_s: float) -> float:
-    """Return by how many seconds a clock is off. It showed `reported_s` at some time in the `within_s` before `wall_s`.
+    """Return by how many seconds a worker's clock is certainly ahead of ours (negative: behind), from one report.
 
-    Returns 0 if the clock may be right, or is off by at most a minute.
+    The worker's clock showed `reported_s` at some moment of the last `within_s` before our clock showed `wall_s`.
+    Return 0 if its clock may be right, or is off by at most a minute.
     """
     ahead_s = 0.0 if reported_s is None else reported_s - wall_s
     if ahead_s > CLOCK_OFF_MAX_S:

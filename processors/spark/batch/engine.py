@@ -118,7 +118,11 @@ class Engine:
         return failed
 
     def run(self, batch: MicroBatch) -> BatchOutcome:
-        """Run a batch until each of its shards is committed or has to stop. Raises SessionGone and Stopped."""
+        """Run a batch until each of its shards is committed or has to stop. Raises SessionGone and Stopped.
+
+        All shards run together, except those with records that may have ended earlier sessions (`Running.suspects`).
+        Each of these runs alone, after the others. What is not committed after that is run again.
+        """
         self._jobs.begin()
         outcome = BatchOutcome({}, self._jobs.figures)
         left = batch

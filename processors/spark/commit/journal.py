@@ -223,8 +223,10 @@ class Journal:
             self._store.sync(parent)
 
     def _move(self, entry: LedgerEntry, move: ledger.FileMove) -> None:
-        """Move one file unless it is in its place already. Raises FileNotFoundError in the same case as `_move_all`,
-        and SinkRefused if the file is lost.
+        """Move one file from the staging area of its entry to its place, unless it is there already.
+
+        If the file is in neither place, raises FileNotFoundError if another process has finished the entry meanwhile;
+        else the file is lost, and SinkRefused is raised.
         """
         stage("moving")
         try:

@@ -120,8 +120,9 @@ class Handover:
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
         """Make frames of pages (`batch.page_file`), which are given by their URIs.
 
-        `slices` is how to cut the page, which must be the only one, for `failing`. `suspects` is a bitmap: take only
-        records whose `BIT` is set in it."""
+        With `suspects`, a bitmap, the frames have only the records whose `BIT` is set in it. With `slices`, there must
+        be one page; its rows are cut into that many partitions, and their numbers are passed on, so that `failing` can
+        return which rows fail."""
         from pyspark.sql import functions as F
 
         settings = self._settings
