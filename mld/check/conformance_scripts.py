@@ -76,10 +76,10 @@ async def _shard_end(session: Session, report: Report) -> None:
         report.passed(Rule.SHARD_END_CHECKPOINT)
     else:
         session.failed(Rule.SHARD_END_CHECKPOINT, "the end of the shard was not checkpointed")
-    asked = [one.request.sequence_number for one in session.answered if one.action is ActionName.SHARD_ENDED]
-    if any(position is None or position == SHARD_END.sequence for position in asked):
+    positions = [one.request.sequence_number for one in session.answered if one.action is ActionName.SHARD_ENDED]
+    if any(position is None or position == SHARD_END.sequence for position in positions):
         report.passed(Rule.SHARD_END_PLAIN)
-    elif asked:
+    elif positions:
         session.failed(
             Rule.SHARD_END_PLAIN,
             "asked for a position only; if it was checkpointed before, Java does not end the shard",

@@ -191,7 +191,7 @@ class Session:
 
     async def _until_done(self) -> None:
         """Read lines until the child has answered the action, and reply to its checkpoint requests."""
-        asked = 0
+        requests = 0
         deadline_s = self._now_s() + self._timeout_s
         for _ in range(LINES_PER_ACTION_MAX):
             line = await self._next_line(deadline_s)
@@ -201,8 +201,8 @@ class Session:
             if isinstance(event, ActionDone):
                 return
             if isinstance(event, CheckpointAsked):
-                asked += 1
-                if asked > REQUESTS_PER_ACTION_MAX:
+                requests += 1
+                if requests > REQUESTS_PER_ACTION_MAX:
                     raise ProcessorError(f"asked for more than {REQUESTS_PER_ACTION_MAX} checkpoints in one action")
                 await self._reply(event)
                 deadline_s = self._now_s() + self._timeout_s

@@ -66,21 +66,21 @@ def refusals(settings: Settings, file_name: str) -> list[Remark]:
 
 def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
     """Yield errors for names of tables, streams and consumers that AWS would refuse."""
-    names = [
+    checked_names = [
         ("tableName", "a table", TABLE_NAME, settings.lease_table.name),
         ("workerMetricsTableName", "a table", TABLE_NAME, settings.worker_metrics_table.name),
         ("coordinatorStateTableName", "a table", TABLE_NAME, settings.coordinator_state_table.name),
     ]
     if not settings.is_multi_stream and settings.stream_arn is None:
-        names.insert(0, ("streamName", "a stream", STREAM_NAME, settings.stream_name))
+        checked_names.insert(0, ("streamName", "a stream", STREAM_NAME, settings.stream_name))
     if settings.reader.by_fan_out and settings.fanout.consumer_arn is None:
-        names.append(("fanoutConfig.consumerName", "a consumer", CONSUMER_NAME, settings.fanout.consumer_name))
-    named: set[str] = set()
-    for own_key, what, rule, name in names:
+        checked_names.append(("fanoutConfig.consumerName", "a consumer", CONSUMER_NAME, settings.fanout.consumer_name))
+    refused_keys: set[str] = set()
+    for own_key, what, rule, name in checked_names:
         is_derived = own_key != "streamName" and name.startswith(settings.application_name)
         key = "applicationName" if is_derived else own_key
-        if not rule.allows(name) and key not in named:
-            named.add(key)
+        if not rule.allows(name) and key not in refused_keys:
+            refused_keys.add(key)
             message = f"is no name of {what}: {rule}"
             added = len(name) - len(settings.application_name) if is_derived else 0
             yield Remark(Level.ERROR, key, file_name, message, _remedy(key, name, rule, added))
@@ -112,15 +112,15 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
             yield Remark(level, key, file_name, message, remedy)
 
 
-def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
+def faults_of(command: list[str]) -> Iterator[tuple[Level, str, str]]:
     """Yield level, message and remedy for each fault of a command."""
-    is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
-    found = find_executable(words)
+    is_for_shell = any(map(_SHELL_WORD.fullmatch, command))
+    found = find_executable(command)
     if found is None:
-        program = redacted("executableName", Shown.COMMAND, words[0])
-        if Path(words[0]).is_file():
+        program = redacted("executableName", Shown.COMMAND, command[0])
+        if Path(command[0]).is_file():
             yield Level.ERROR, f"the file {program!r} is not executable", f"chmod +x {program}"
-        elif Path(words[0]).is_dir():
+        elif Path(command[0]).is_dir():
             yield Level.ERROR, f"{program!r} is a directory", "name the program in it"
         else:
             yield Level.ERROR, f"no executable file {program!r} is found", NO_SHELL if is_for_shell else NOT_FOUND
@@ -130,7 +130,7 @@ def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
         yield Level.ERROR, f"{SPARK_PROGRAM} needs a package that is not installed (pyspark)", pip_install("spark")
     if is_for_shell:
         yield Level.WARNING, "has signs that only a shell understands; the program gets them as they are", NO_SHELL
-    for word in words[1:]:
+    for word in command[1:]:
         if word.endswith(SCRIPTS) and not Path(word).exists():
             yield Level.WARNING, f"{word} does not exist in {Path.cwd()}", NOT_FOUND
 

@@ -166,10 +166,10 @@ def merged(stored: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple
     return tuple(_without_old_lines(found, WITH_LINES_MAX))
 
 
-def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
-    """Drop the lines of all events but the last `kept` that have any."""
+def _without_old_lines(events: list[Event], count: int) -> list[Event]:
+    """Drop the lines of all events but the last `count` that have any."""
     with_lines = [at for at, one in enumerate(events) if one.lines]
-    for number in with_lines[: max(0, len(with_lines) - kept)]:
+    for number in with_lines[: max(0, len(with_lines) - count)]:
         events[number] = replace(events[number], lines=())
     return events
 

@@ -362,14 +362,14 @@ class ShardMetrics:
         """Note that a batch is given to the child."""
         self.busy_since = now
 
-    def lost(self, asked: str, first: str | None, words: str, wall_s: float) -> bool:
-        """Note that the records between `asked`, the last one that was read, and `first` are lost.
+    def lost(self, last_read: str, first: str | None, words: str, wall_s: float) -> bool:
+        """Note that the records between `last_read`, the last one that was read, and `first` are lost.
 
         Return False if this loss was noted before.
         """
-        if self.lost_last == (asked, first):
+        if self.lost_last == (last_read, first):
             return False
-        self.lost_last = asked, first
+        self.lost_last = last_read, first
         self.lost_words, self.lost_wall_s = words, wall_s
         self.losses += 1
         self.events.note(EventKind.LOST, words, shard=self.key)

@@ -25,7 +25,7 @@ from mld.operating.exporting import export_tables
 from mld.operating.leaving import make_room_for_2x
 from mld.operating.leaving_out import Unwanted, leave_out
 from mld.operating.operator_id import user_name
-from mld.operating.options import Asked, PointType, asks, stream_option
+from mld.operating.options import Invocation, PointType, stream_option, with_file
 from mld.operating.plan import ActPlan
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import reset_to
@@ -64,13 +64,13 @@ def _new_file(help_text: str, *, is_required: bool = False) -> Callable[[F], F]:
         """Return the command with both options."""
 
         @wraps(command)
-        def called(asked: Asked, path: Path | None, former_path: Path | None, **rest: Any) -> Any:
+        def called(invocation: Invocation, path: Path | None, former_path: Path | None, **rest: Any) -> Any:
             """Call the command with the one path of both options."""
             if former_path is not None:
                 say("--to is --file now; the next version of mld knows only that")
             if path is None and former_path is None and is_required:
                 raise click.UsageError("Missing option '--file'.")
-            return command(asked, path=path or former_path, **rest)
+            return command(invocation, path=path or former_path, **rest)
 
         former = click.option("--to", "former_path", type=NEW_FILE, hidden=True)
         option = click.option("--file", "path", type=NEW_FILE, metavar="FILE", help=help_text)
@@ -83,26 +83,26 @@ def _new_file(help_text: str, *, is_required: bool = False) -> Callable[[F], F]:
 
 
 @click.command()
-@asks("SHARD", "WORKER", acts=True)
-def move(asked: Asked) -> None:
+@with_file("SHARD", "WORKER", acts=True)
+def move(invocation: Invocation) -> None:
     """Move one shard to one worker, by a handoff.
 
     SHARD is a shard's id, or its number. The leader leaves the shard there for an hour. After that it evens out the
     load as usual.
     """
-    shard, worker = asked.words
+    shard, worker = invocation.arguments
 
     async def plan(plan_input: PlanInput) -> ActPlan:
         """Return the plan to move the shard to the worker."""
         is_3x, now_s = await plan_input.reader.is_3x(), plan_input.reader.clock.wall()
         return plan_move(plan_input.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
 
-    act("mld move", asked, plan)
+    act("mld move", invocation, plan)
 
 
 @click.command()
-@asks("SHARD", acts=True)
-def release(asked: Asked) -> None:
+@with_file("SHARD", acts=True)
+def release(invocation: Invocation) -> None:
     """Move one shard to the worker with the fewest leases.
 
     SHARD is a shard's id, or its number.
@@ -111,21 +111,23 @@ def release(asked: Asked) -> None:
     async def plan(plan_input: PlanInput) -> ActPlan:
         """Return the plan to move the shard to the worker with the fewest leases."""
         reader = plan_input.reader
-        return plan_release(plan_input.fleet, asked.words, reader.settings.leases.held_max, is_3x=await reader.is_3x())
+        return plan_release(
+            plan_input.fleet, invocation.arguments, reader.settings.leases.held_max, is_3x=await reader.is_3x()
+        )
 
-    act("mld release", asked, plan)
+    act("mld release", invocation, plan)
 
 
 @click.command()
-@asks("WORKER", acts=True)
+@with_file("WORKER", acts=True)
 @click.option("--undo", is_flag=True, help="End the drain: the worker may have leases again.")
 @_why
-def drain(asked: Asked, undo: bool, why: str) -> None:
+def drain(invocation: Invocation, undo: bool, why: str) -> None:
     """Empty a worker: its leases go to other workers, and it gets new ones only if no other worker has room for them.
 
     The drain lasts until --undo, or until the worker stops.
     """
-    (name,) = asked.words
+    (name,) = invocation.arguments
 
     async def plan(plan_input: PlanInput) -> ActPlan:
         """Return the plan to drain the worker, or to end the draining, in the table that has its report."""
@@ -139,24 +141,28 @@ def drain(asked: Asked, undo: bool, why: str) -> None:
         note, leases_max = _note(plan_input, why), settings.leases.held_max
         return plan_drain(plan_input.fleet, worker, place, note, leases_max, is_3x=await reader.is_3x())
 
-    act("mld drain", asked, plan)
+    act("mld drain", invocation, plan)
 
 
 @click.command()
-@asks("SHARD", acts=True)
+@with_file("SHARD", acts=True)
 @_why
-def pause(asked: Asked, why: str) -> None:
+def pause(invocation: Invocation, why: str) -> None:
     """Pause a shard: its worker keeps the lease and the child, but delivers no records until `mld resume`.
 
     SHARD is a shard's id, or its number.
     """
-    act("mld pause", asked, lambda plan_input: plan_pause(plan_input.fleet, asked.words[0], _note(plan_input, why)))
+    act(
+        "mld pause",
+        invocation,
+        lambda plan_input: plan_pause(plan_input.fleet, invocation.arguments[0], _note(plan_input, why)),
+    )
 
 
 @click.command("restart-child")
-@asks("SHARD", acts=True)
+@with_file("SHARD", acts=True)
 @_why
-def restart_child(asked: Asked, why: str) -> None:
+def restart_child(invocation: Invocation, why: str) -> None:
     """Kill the record processor of a shard, whichever worker runs it, and start it again at the checkpoint.
 
     It starts at once, without the pause that follows failures, and the restart does not count as a failure. SHARD is a
@@ -164,16 +170,16 @@ def restart_child(asked: Asked, why: str) -> None:
     """
     act(
         "mld restart-child",
-        asked,
-        lambda plan_input: plan_restart(plan_input.fleet, asked.words[0], _note(plan_input, why)),
+        invocation,
+        lambda plan_input: plan_restart(plan_input.fleet, invocation.arguments[0], _note(plan_input, why)),
     )
 
 
 @click.command()
-@asks("SHARD", acts=True)
-def resume(asked: Asked) -> None:
+@with_file("SHARD", acts=True)
+def resume(invocation: Invocation) -> None:
     """Resume a paused shard. SHARD is a shard's id, or its number."""
-    act("mld resume", asked, lambda plan_input: plan_resume(plan_input.fleet, asked.words[0]))
+    act("mld resume", invocation, lambda plan_input: plan_resume(plan_input.fleet, invocation.arguments[0]))
 
 
 def _note(plan_input: PlanInput, why: str) -> str:
@@ -187,7 +193,7 @@ def _note(plan_input: PlanInput, why: str) -> str:
 
 
 @click.command()
-@asks(acts=True)
+@with_file(acts=True)
 @click.option(
     "--to",
     "point",
@@ -200,7 +206,9 @@ def _note(plan_input: PlanInput, why: str) -> str:
 @click.option("--shard", "shard_name", metavar="SHARD", help="Only this shard (its id, its number, STREAM:SHARD).")
 @stream_option
 @_stop_fleet
-def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str | None, stop_fleet: bool) -> None:
+def reset(
+    invocation: Invocation, point: Point, shard_name: str | None, stream_name: str | None, stop_fleet: bool
+) -> None:
     """Make the application, or one shard, start at another place.
 
     The lease rows become those of an application that starts there. The old rows are saved first, in a file for
@@ -208,17 +216,20 @@ def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str |
     """
     stream, shard = stream_and_shard(stream_name, shard_name)
     run_on(
-        asked, lambda app: reset_to(app, asked, point, stream, shard, stop_fleet=stop_fleet), stream=stream, shard=shard
+        invocation,
+        lambda app: reset_to(app, invocation, point, stream, shard, stop_fleet=stop_fleet),
+        stream=stream,
+        shard=shard,
     )
 
 
 @click.command()
-@asks("SHARD", acts=True)
+@with_file("SHARD", acts=True)
 @click.option("--only", metavar="SEQUENCE[/SUB]", help="The record, or one user record of an aggregate.")
 @click.option("--records", "count", type=click.IntRange(min=1), metavar="N", help="The first N after the checkpoint.")
 @click.option("--past", metavar="SEQUENCE[/SUB]", help="All after the checkpoint up to this record.")
 @_new_file("New file for the skipped records.", is_required=True)
-def skip(asked: Asked, only: str | None, count: int | None, past: str | None, path: Path) -> None:
+def skip(invocation: Invocation, only: str | None, count: int | None, past: str | None, path: Path) -> None:
     """Skip records that cannot be processed, and save them in a file. Records before and after them are delivered.
 
     The file has one record a line, in JSON, as the record processor would have received it. The lease stays with its
@@ -226,39 +237,45 @@ def skip(asked: Asked, only: str | None, count: int | None, past: str | None, pa
     """
     if [only, count, past].count(None) != 2:
         raise click.UsageError("give one of --only, --records and --past")
-    act("mld skip", asked, lambda plan_input: leave_out(plan_input, asked.words[0], Unwanted(only, past, count), path))
+    act(
+        "mld skip",
+        invocation,
+        lambda plan_input: leave_out(plan_input, invocation.arguments[0], Unwanted(only, past, count), path),
+    )
 
 
 @click.command()
-@asks()
+@with_file()
 @_new_file("New file; by default one in the working directory.")
-def export(asked: Asked, path: Path | None) -> None:
+def export(invocation: Invocation, path: Path | None) -> None:
     """Save all rows of the lease table in a file, and those of the two other tables of KCL 3.0 to 3.4 in files beside
     it.
 
     The file is no snapshot, because workers go on while the table is read. `mld restore` puts leases back.
     """
-    run_on(asked, lambda app: export_tables(app, path), of_whole=True)
+    run_on(invocation, lambda app: export_tables(app, path), of_whole=True)
 
 
 @click.command("leave-3x")
-@asks(acts=True)
-def leave_3x(asked: Asked) -> None:
+@with_file(acts=True)
+def leave_3x(invocation: Invocation) -> None:
     """Remove from the lease table what KCL 2.x cannot read, so that Java 2.x can use the table again.
 
     Stop all workers of KCL 3.x first, those of mld included. Leases and checkpoints stay; the removed rows are saved
     first, in a file like that of `mld export`. Afterwards mld works by the rules of 2.x in this table.
     """
-    run_on(asked, lambda app: make_room_for_2x(app, asked), of_whole=True)
+    run_on(invocation, lambda app: make_room_for_2x(app, invocation), of_whole=True)
 
 
 @click.command()
-@asks("FILE", acts=True)
+@with_file("FILE", acts=True)
 @click.option("--from-another", is_flag=True, help="Accept a file of another application or table.")
 @click.option("--skip-forward", is_flag=True, help="Move checkpoints forward too, which skips the records between.")
 @stream_option
 @_stop_fleet
-def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: str | None, stop_fleet: bool) -> None:
+def restore(
+    invocation: Invocation, from_another: bool, skip_forward: bool, stream_name: str | None, stop_fleet: bool
+) -> None:
     """Put leases back into the table, from a file of `mld export` or from the file that any act saves.
 
     Other rows in the file (leader, reports, states) are not restored: the fleet makes new ones.
@@ -266,12 +283,12 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
 
     async def work(app: Application) -> int:
         """Restore the rows from the file."""
-        path = Path(*asked.words)
+        path = Path(*invocation.arguments)
         return await restore_from(
-            app, asked, path, stream_name, from_another=from_another, may_skip=skip_forward, stop_fleet=stop_fleet
+            app, invocation, path, stream_name, from_another=from_another, may_skip=skip_forward, stop_fleet=stop_fleet
         )
 
-    run_on(asked, work, stream=stream_name)
+    run_on(invocation, work, stream=stream_name)
 
 
 def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:

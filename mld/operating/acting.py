@@ -26,7 +26,7 @@ from mld.operating.events import EventsTable, fit
 from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.operator_id import user_name
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.plan import ActPlan, Fate, Outcome, RawTable
 from mld.operating.table_access import Report, carry_out, read_table
 from mld.properties.printable import printable
@@ -51,11 +51,11 @@ class PlanInput:
 Planner: TypeAlias = Callable[[PlanInput], ActPlan | Awaitable[ActPlan]]
 
 
-def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
+def act(command: str, invocation: Invocation, planner: Planner) -> NoReturn:
     """Make the plan, print it, and exit. With --execute save the rows first, and write the changes on condition that
     the rows are as they were read.
     """
-    settings = asked.settings()
+    settings = invocation.settings()
 
     async def acting() -> int:
         """Read the table, make the plan, and show or execute it. Return the exit code."""
@@ -66,16 +66,16 @@ def act(command: str, asked: Asked, planner: Planner) -> NoReturn:
             plan = planned if isinstance(planned, ActPlan) else await planned
 
             def save() -> Path:
-                return save_rows(command, settings, table.rows, reader.clock.wall(), asked.backup_file)
+                return save_rows(command, settings, table.rows, reader.clock.wall(), invocation.backup_file)
 
             async def write(report: Report) -> Sequence[Outcome]:
                 outcomes = await carry_out(plan, reader.table_of, reader.clock, report=report)
                 await note_act(reader.calls, reader.clock, plan, outcomes)
                 return outcomes
 
-            return await perform(plan, asked, save, write)
+            return await perform(plan, invocation, save, write)
 
-    finish(acting, doubt=DOUBT if asked.execute else "")
+    finish(acting, doubt=DOUBT if invocation.execute else "")
 
 
 async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Sequence[Outcome]) -> None:
@@ -98,7 +98,7 @@ async def _never_refuse() -> None:
 
 async def perform(
     plan: ActPlan,
-    asked: Asked,
+    invocation: Invocation,
     save: Callable[[], Path],
     write: Writing,
     refuse: Callable[[], Awaitable[None]] = _never_refuse,
@@ -108,7 +108,7 @@ async def perform(
     `refuse` raises ActRefusedError if the plan must not be carried out. With --execute `refuse` is called before
     anything is printed; without --execute it is called after the plan is printed.
     """
-    is_done, executes = True, bool(asked.execute and plan.changes)
+    is_done, executes = True, bool(invocation.execute and plan.changes)
     if executes:
         await refuse()
     for line in (plan.title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes):

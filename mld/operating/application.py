@@ -35,7 +35,7 @@ from mld.operating.one_stream import in_stream, of_stream, require_form, stream_
 from mld.operating.open_services import REQUEST_TIMEOUT_S, dynamo_of, if_there
 from mld.operating.operator_hold import OperatorHold, operator_hold
 from mld.operating.operator_id import is_operator, operator_id
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.owner_life import Observed, living, owners_of, refusal
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.operating.stream_access import streams_of
@@ -287,7 +287,7 @@ def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Itera
 
 
 async def act_on(
-    app: Application, command: str, asked: Asked, planner: Planner, observed: Observed, *, stop_fleet: bool
+    app: Application, command: str, invocation: Invocation, planner: Planner, observed: Observed, *, stop_fleet: bool
 ) -> int:
     """Print the plan that `planner` makes from the rows as `observed`, and with --execute carry it out; return the exit
     code. With --execute, raises ActRefusedError if an owner of a lease is alive (`require_nobody`, which describes
@@ -298,14 +298,14 @@ async def act_on(
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
 
     def save() -> Path:
-        return save_rows(command, app.settings, observed.table.rows, app.clock.wall(), asked.backup_file)
+        return save_rows(command, app.settings, observed.table.rows, app.clock.wall(), invocation.backup_file)
 
     async def write(report: Report) -> Sequence[Outcome]:
         outcomes = await app.carry_out(planner, report, observed, stop_fleet=stop_fleet)
         await note_act(app.calls, app.clock, plan, outcomes)
         return outcomes
 
-    return await perform(plan, asked, save, write, partial(app.require_nobody, observed, stop_fleet=stop_fleet))
+    return await perform(plan, invocation, save, write, partial(app.require_nobody, observed, stop_fleet=stop_fleet))
 
 
 @asynccontextmanager
@@ -330,7 +330,7 @@ def application_with(settings: Settings, dynamo: Service, streams: Streams, cloc
 
 
 def run_on(
-    asked: Asked,
+    invocation: Invocation,
     work: Callable[[Application], Awaitable[int]],
     *,
     stream: str | None = None,
@@ -342,7 +342,7 @@ def run_on(
     If the file names several streams, `stream` selects one. So does `shard`, if only one of the streams has such a
     shard. `of_whole`: the command is about the whole table.
     """
-    settings = asked.settings()
+    settings = invocation.settings()
 
     async def running() -> int:
         """Open the application, and do the work on it."""
@@ -352,4 +352,4 @@ def run_on(
         async with application_of(settings, None if of_whole else only_stream(settings, name)) as app:
             return await work(app)
 
-    finish(running, doubt=DOUBT if asked.execute else "")
+    finish(running, doubt=DOUBT if invocation.execute else "")

@@ -37,8 +37,8 @@ record.
 
 async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Position:
     """Return the checkpoint before the first record that arrived at `time_s` (epoch seconds) or later."""
-    walk = SpanReader(streams, clock, shard_id, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s))
-    page = await walk.page_with_records()
+    reader = SpanReader(streams, clock, shard_id, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s))
+    page = await reader.page_with_records()
     first = None if page is None else page.first_sequence
     return await _last_before(streams, clock, shard_id, first, time_s)
 
@@ -54,8 +54,8 @@ async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, pla
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=place.sequence)
     page = await SpanReader(streams, clock, shard.shard_id, start).page_with_records()
     if page is None or page.first_sequence is None or int(page.first_sequence) != number:
-        there = "no later one either" if page is None else f"the next one that is kept is {page.first_sequence}"
-        raise ActRefusedError(f"shard {shard.shard_id} has no record {place.sequence} (any more); {there}")
+        found_instead = "no later one either" if page is None else f"the next one that is kept is {page.first_sequence}"
+        raise ActRefusedError(f"shard {shard.shard_id} has no record {place.sequence} (any more); {found_instead}")
     if place.sub:
         return Position(place.sequence, place.sub - 1)
     arrival_s = (page.first_arrival_ms or 0) / 1000
@@ -75,9 +75,9 @@ async def _last_before(
         start = StartingPoint(IteratorType.TRIM_HORIZON)
         if back_s is not None and back_s < time_s:
             start = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s - back_s)
-        walk = SpanReader(streams, clock, shard_id, start)
+        reader = SpanReader(streams, clock, shard_id, start)
         last: Position | None = None
-        while (page := await walk.page_with_records()) is not None:
+        while (page := await reader.page_with_records()) is not None:
             found = framed_records(page, TRIM_HORIZON)
             kept = before(found, bound, int(time_s * 1000) if by_time else None)
             last = Position(kept[-1].sequence, kept[-1].sub) if kept else last

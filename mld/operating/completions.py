@@ -22,20 +22,23 @@ option. A shell inserts an offered word without quoting it, and a row may name a
 `--execute`."""
 
 
-def complete_word(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+def complete_word(
+    argument_names: Sequence[str], context: click.Context, _: click.Parameter, begun: str
+) -> list[CompletionItem]:
     """Return what a shell may offer for the next word: files, or the shards or workers of the lease table. `begun` is
-    the part of the word that is typed already. `names` are the names of the command's arguments, such as SHARD.
+    the part of the word that is typed already. `argument_names` are the names of the command's arguments, such as
+    SHARD.
 
     Returns nothing if the table does not answer within `COMPLETION_S`.
     """
-    words = [word for word in context.params.get("words") or () if word]
+    typed_words = [word for word in context.params.get("words") or () if word]
     file = context.params.get("option_file")
-    if file is None and words and words[0].endswith(FILE_SUFFIX):
-        file, words = words[0], words[1:]
+    if file is None and typed_words and typed_words[0].endswith(FILE_SUFFIX):
+        file, typed_words = typed_words[0], typed_words[1:]
     file = file or os.environ.get(FILE_VARIABLE)
-    if file is None and not words:
+    if file is None and not typed_words:
         return [CompletionItem(begun, type="file")]
-    wanted = names[len(words)] if len(words) < len(names) else ""
+    wanted = argument_names[len(typed_words)] if len(typed_words) < len(argument_names) else ""
     if file is None or wanted not in (SHARD, WORKER):
         return []
     import asyncio

@@ -50,19 +50,19 @@ class DaemonLink:
         self.place = place
         self._timeout_s = timeout_s
 
-    def ask(self, what: str, **more: object) -> dict[str, Any]:
+    def ask(self, question: str, **fields: object) -> dict[str, Any]:
         """Ask one question, and return the answer. Raises NotReachedError or DaemonRefusedError."""
-        with closing(self.follow(what, **more)) as lines:
+        with closing(self.follow(question, **fields)) as lines:
             return next(lines)
 
-    def follow(self, what: str, **more: object) -> Generator[dict[str, Any], None, None]:
+    def follow(self, question: str, **fields: object) -> Generator[dict[str, Any], None, None]:
         """Yield the answer, then each further line that the daemon sends. Raises NotReachedError or DaemonRefusedError.
 
         The answer must come within the timeout; the lines after it may take any time.
         """
         with self._connected() as connection:
             try:
-                connection.sendall(json.dumps({"ask": what, **more}).encode() + b"\n")
+                connection.sendall(json.dumps({"ask": question, **fields}).encode() + b"\n")
                 lines = _lines(connection, time.monotonic() + self._timeout_s)
                 first = json.loads(next(lines, b"null"))
             except TimeoutError:

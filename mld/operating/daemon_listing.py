@@ -18,9 +18,9 @@ CHILDREN_SHOWN = 16
 
 def daemon_listing(value: Mapping[str, Any]) -> Listing:
     """Return a listing of a daemon's shards, from its answer to `mld status`."""
-    names = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
+    header = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
     rows = ((shard.get("stream") or "", *_daemon_row(shard)) for shard in value["shards"])
-    return listing_of(names, rows, _daemon_notes(value))
+    return listing_of(header, rows, _daemon_notes(value))
 
 
 def daemon_headline(value: Mapping[str, Any]) -> str:

@@ -15,23 +15,23 @@ from mld.core.terminal import (
 )
 from mld.operating.command_ends import finish
 from mld.operating.options import (
-    Asked,
-    asks,
+    Invocation,
     output_option,
+    with_file,
 )
 from mld.properties.printable import printable
 
 
 @click.command()
-@asks()
+@with_file()
 @output_option
-def doctor(asked: Asked, output: str) -> None:
+def doctor(invocation: Invocation, output: str) -> None:
     """Examine everything that a daemon needs, and show what is wrong and what to do.
 
     It examines credentials, endpoints, clock, stream, table, each permission, the processor and this machine, and
     changes nothing. Exit codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
     """
-    loaded = loaded_of(asked.file, asked.overrides)
+    loaded = loaded_of(invocation.file, invocation.overrides)
 
     async def examining() -> int:
         """Examine the application, print all findings, and return the exit code."""
@@ -39,7 +39,7 @@ def doctor(asked: Asked, output: str) -> None:
         from mld.operating.doctor import Doctor
         from mld.operating.findings import finding_value, is_well
 
-        found = await Doctor(loaded.settings, asked.file, places_of(loaded)).examine()
+        found = await Doctor(loaded.settings, invocation.file, places_of(loaded)).examine()
         if output == "json":
             value = {"isWell": is_well(found), "findings": [finding_value(one) for one in found]}
             click.echo(json.dumps(value, indent=2))

@@ -38,8 +38,8 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.fleet_status import FleetStatus, chosen
 from mld.operating.open_services import dynamo_of
 from mld.operating.options import (
-    Asked,
-    asks,
+    Invocation,
+    with_file,
 )
 from mld.operating.printing import WATCH_PERIOD_S, follow, print_listing, print_wide
 from mld.operating.shard_view import LAG_MAX_S
@@ -64,13 +64,15 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 
 
 @click.command()
-@asks()
+@with_file()
 @click.option("--by", type=click.Choice(["stream"]), help="One row for each of several streams instead.")
 @_stream
 @click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
 @_output
 @_watch
-def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool) -> None:
+def leases(
+    invocation: Invocation, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool
+) -> None:
     """Show every shard, the worst first: state, owner, lag, checkpoint; and what is wrong, with the remedy.
 
     The command makes one scan of the lease table, and needs no access to the stream or to a daemon.
@@ -86,14 +88,14 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
             return listings.streams_listing(status, faults), value
         return listings.leases_listing(status, shards, faults), value
 
-    _look(asked, shown, output, watch=watch, stream_name=stream_name)
+    _look(invocation, shown, output, watch=watch, stream_name=stream_name)
 
 
 @click.command()
-@asks()
+@with_file()
 @_output
 @_watch
-def workers(asked: Asked, output: str, watch: bool) -> None:
+def workers(invocation: Invocation, output: str, watch: bool) -> None:
     """Show every worker: version, leases, CPU, time of its last sign of life, and which one leads.
 
     Exit code 1 if something is wrong that should wake somebody. Faults of single shards do not count.
@@ -108,11 +110,11 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
         }
         return listings.workers_listing(status, faults), value
 
-    _look(asked, shown, output, watch=watch, of_shards=False)
+    _look(invocation, shown, output, watch=watch, of_shards=False)
 
 
 @click.command()
-@asks()
+@with_file()
 @click.option(
     "--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind than this, or has any fault."
 )
@@ -122,7 +124,9 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
 @_stream
 @_output
 @_watch
-def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | None, output: str, watch: bool) -> None:
+def lag(
+    invocation: Invocation, lag_max_s: float | None, probe: bool, stream_name: str | None, output: str, watch: bool
+) -> None:
     """Show how far behind each shard is, the worst first, with a verdict and the reason.
 
     The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
@@ -141,21 +145,21 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
         }
         return listings.lag_listing(status, faults), value
 
-    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, probe=probe, stream_name=stream_name)
+    _look(invocation, shown, output, watch=watch, lag_max_s=lag_max_s, probe=probe, stream_name=stream_name)
 
 
 @click.command()
-@asks()
+@with_file()
 @click.option("--since", "since_s", type=Duration(), help="Only events of the last hour (1h), the last 3 days (3d), …")
 @click.option("--worker", help="Only events of this worker.")
 @_output
-def events(asked: Asked, since_s: float | None, worker: str | None, output: str) -> None:
+def events(invocation: Invocation, since_s: float | None, worker: str | None, output: str) -> None:
     """Show the history of the fleet: starts, ends, deaths, moves, failures, acts of operators.
 
     The history is one row of the lease table, with at most 200 events of the last 7 days. With -o json the last lines
     of failed record processors are shown too.
     """
-    settings = asked.settings()
+    settings = invocation.settings()
 
     async def reading() -> int:
         """Print the history of the fleet, and return the exit code."""
@@ -175,7 +179,7 @@ def events(asked: Asked, since_s: float | None, worker: str | None, output: str)
 
 
 def _look(
-    asked: Asked,
+    invocation: Invocation,
     shown: Callable[[FleetStatus, Sequence[FleetFault]], tuple[Listing, Any]],
     output: str,
     *,
@@ -190,7 +194,7 @@ def _look(
     `shown` returns a table of the fleet and its faults, and a value for JSON with the same content. Without `of_shards`
     the faults of single shards are left out.
     """
-    settings = asked.settings()
+    settings = invocation.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
 
     async def looking() -> int:
@@ -204,7 +208,7 @@ def _look(
                     from mld.operating.probes import listed_of, probed
 
                     status, listed = await probed(settings, status, bound_s), await listed_of(settings, status)
-                sight = FleetSight(fleet=status, listed=listed, file=asked.shown_file)
+                sight = FleetSight(fleet=status, listed=listed, file=invocation.shown_file)
                 return status, await in_turns(faults_steps(sight)) if of_shards else general_faults(sight)
 
             async def listing() -> Listing:

@@ -122,14 +122,16 @@ class FleetReader:
         """A shard that is further behind than this, in seconds, counts as lagging."""
         return self._rules.lag_max_s
 
-    async def look(self, seen: TableScan | None = None, *, is_throttled: bool = False) -> FleetStatus:
+    async def look(self, known_scan: TableScan | None = None, *, is_throttled: bool = False) -> FleetStatus:
         """Return the present fleet. Raises TableError; TableMissingError if there is no lease table.
 
-        `seen` is the lease table, if it was read already. `is_throttled`: the caller knows that the table refuses
+        `known_scan` is the lease table, if it was read already. `is_throttled`: the caller knows that the table refuses
         writes for lack of capacity, so that workers that do not write may be alive.
         """
         legacy = self._legacy()
-        scan, (reports, lock) = (seen, await legacy) if seen else await asyncio.gather(self._table.scan(), legacy)
+        scan, (reports, lock) = (
+            (known_scan, await legacy) if known_scan else await asyncio.gather(self._table.scan(), legacy)
+        )
         if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
             name = self.settings.lease_table.name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")

@@ -18,7 +18,7 @@ from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
 from mld.operating.alert_rules import RUNBOOKS, cloudformation_alarms, grafana_dashboard, prometheus_rules, unseen
 from mld.operating.command_ends import finish
 from mld.operating.iam_policy import policy
-from mld.operating.options import Asked, asks
+from mld.operating.options import Invocation, with_file
 from mld.operating.service_facts import (
     Surroundings,
     UnitRefused,
@@ -41,24 +41,24 @@ def _print(text: str) -> NoReturn:
 
 
 @click.command("iam-policy")
-@asks()
+@with_file()
 @click.option("--no-create", is_flag=True, help="Without the rights to create tables and index.")
-def iam_policy(asked: Asked, no_create: bool) -> None:
+def iam_policy(invocation: Invocation, no_create: bool) -> None:
     """Print the policy of IAM that the application needs, with no more rights than it uses, in JSON."""
-    _print(json.dumps(policy(asked.settings(), create=not no_create), indent=2))
+    _print(json.dumps(policy(invocation.settings(), create=not no_create), indent=2))
 
 
 @click.command("table")
-@asks()
+@with_file()
 @click.option("--cloudformation", "is_json", flag_value=True, help="As a template of CloudFormation.")
 @click.option("--terraform", "is_json", flag_value=False, default=False, help="As a resource of Terraform.")
-def table(asked: Asked, is_json: bool) -> None:
+def table(invocation: Invocation, is_json: bool) -> None:
     """Print the lease table as mld creates it, as code for Terraform (the default) or CloudFormation."""
-    _print(lease_table(asked.settings(), "lease-table.json" if is_json else "lease-table.tf"))
+    _print(lease_table(invocation.settings(), "lease-table.json" if is_json else "lease-table.tf"))
 
 
 @click.command("alerts")
-@asks()
+@with_file()
 @click.option("--cloudwatch", "by_cloudwatch", flag_value=True, help="As alarms, in a template of CloudFormation.")
 @click.option("--prometheus", "by_cloudwatch", flag_value=False, default=False, help="As rules of Prometheus.")
 @click.option(
@@ -71,9 +71,9 @@ def table(asked: Asked, is_json: bool) -> None:
     metavar="URL",
     help="Address where your people find the pages of mld; {page} stands for the name of a page.",
 )
-def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int, runbooks: str) -> None:
+def alerts(invocation: Invocation, by_cloudwatch: bool, retention_hours: int, runbooks: str) -> None:
     """Print alerts, each with what to do first: rules for Prometheus (the default), or alarms for CloudWatch."""
-    settings = asked.settings()
+    settings = invocation.settings()
     if why := unseen(settings, by_cloudwatch=by_cloudwatch):
         say(why)
     make = cloudformation_alarms if by_cloudwatch else prometheus_rules
@@ -81,17 +81,17 @@ def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int, runbooks: st
 
 
 @click.command("dashboard")
-@asks()
-def dashboard(asked: Asked) -> None:
+@with_file()
+def dashboard(invocation: Invocation) -> None:
     """Print a dashboard for Grafana over the metrics of Prometheus."""
-    _print(grafana_dashboard(asked.settings()))
+    _print(grafana_dashboard(invocation.settings()))
 
 
 @click.command("systemd-unit")
-@asks()
+@with_file()
 @click.option("--user", metavar="NAME", help="An existing account; by default systemd makes one up (DynamicUser).")
 @click.option("--group", metavar="NAME", help="Group of that account; by default the group of the same name.")
-def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
+def systemd_unit(invocation: Invocation, user: str | None, group: str | None) -> None:
     """Print a hardened systemd unit that runs this installation of the daemon, from the current directory.
 
     Further steps are printed on stderr. Set the variables that the properties file refers to; secret files and
@@ -101,14 +101,14 @@ def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
         raise click.UsageError("--group needs --user")
     around = Surroundings(sys.argv[0], sys.executable, Path.cwd(), os.environ)
     try:
-        loaded = loaded_for_unit(asked.file, asked.overrides, around.env)
-        service, remarks = service_of(loaded, asked.file, asked.overrides, around, user=user, group=group)
+        loaded = loaded_for_unit(invocation.file, invocation.overrides, around.env)
+        service, remarks = service_of(loaded, invocation.file, invocation.overrides, around, user=user, group=group)
         text = unit(service)
     except ConfigurationError as error:
         complain(error)
     except UnitRefused as error:
         say(str(error))
         sys.exit(EXIT_CONFIGURATION)
-    for remark in (*refusals(loaded.settings, asked.file), *remarks):
+    for remark in (*refusals(loaded.settings, invocation.file), *remarks):
         say(str(remark))
     _print(text.removesuffix("\n"))

@@ -39,22 +39,24 @@ def put_back(row: Row, me: str) -> LeaseWrite[bool]:
     return writes.put("put", rows.parse_row(item), item)
 
 
-def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Change a row, which was read as `seen`, so that it looks as if it had been created as `target`: with the
+def rewrite(row: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
+    """Change a row, which is as it was read, so that it looks as if it had been created as `target`: with the
     checkpoint, parents and hash range of `target`.
     """
     new = rows.new_row(target)
     moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]
-    moved += [] if seen.parents == target.parents else [rows.PARENTS]
-    moved += [] if seen.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
+    moved += [] if row.parents == target.parents else [rows.PARENTS]
+    moved += [] if row.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
     sets = tuple((name, Value(f":{name}", new[name])) for name in (*moved, rows.CHILDREN) if name in new)
-    gone = tuple(name for name in (*moved, *_STALE) if name not in new)
+    removed = tuple(name for name in (*moved, *_STALE) if name not in new)
 
     def refused(_: Lease | None) -> Lease | Refusal:
         return Refusal("the row is not this operator's, or not as it was read")
 
     counted = ((rows.COUNTER, writes.ONE),)
-    return LeaseWrite("rewrite", seen.key, _held_by(me), writes.the_row, refused, sets=sets, removes=gone, adds=counted)
+    return LeaseWrite(
+        "rewrite", row.key, _held_by(me), writes.the_row, refused, sets=sets, removes=removed, adds=counted
+    )
 
 
 def remove(key: str, me: str) -> LeaseWrite[bool]:

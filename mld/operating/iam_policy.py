@@ -35,69 +35,69 @@ def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
     """Return the policy document. With `create` False it leaves out the creation of tables and index, for which another
     tool, such as Terraform, is used then.
     """
-    made = Policy()
+    draft = Policy()
     if not settings.is_multi_stream:
-        _allow_stream(made, settings)
+        _allow_stream(draft, settings)
     for one in settings.streams:
         if one.credentials is None:
-            _allow_stream(made, settings_of_one(settings, one))
+            _allow_stream(draft, settings_of_one(settings, one))
     # Roles with which single streams are read. Each role needs a policy of its own.
     chains = [one.credentials for one in settings.streams if one.credentials is not None]
     roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
     if roles:
-        made.allow("AssumeRoles", ["sts:AssumeRole"], *roles)
-    _allow_tables(made, settings, create=create)
-    _allow_dead_letters(made, settings)
+        draft.allow("AssumeRoles", ["sts:AssumeRole"], *roles)
+    _allow_tables(draft, settings, create=create)
+    _allow_dead_letters(draft, settings)
     if settings.schemas.mode is not SchemaMode.OFF:
-        made.allow("ReadSchemas", ["glue:GetSchemaVersion"], ANY)
+        draft.allow("ReadSchemas", ["glue:GetSchemaVersion"], ANY)
     if MetricsOutput.CLOUDWATCH in settings.metrics.outputs and settings.metrics.level is not MetricsLevel.NONE:
         namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
-        made.allow("Metrics", ["cloudwatch:PutMetricData"], ANY, Condition=namespace)
-    return made.document()
+        draft.allow("Metrics", ["cloudwatch:PutMetricData"], ANY, Condition=namespace)
+    return draft.document()
 
 
-def _allow_stream(made: Policy, settings: Settings) -> None:
+def _allow_stream(draft: Policy, settings: Settings) -> None:
     """Allow the calls on the stream: reading it by polling or fan-out, or as the stream of a DynamoDB table."""
     stream = _stream_arn(settings)
     if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
-        made.allow("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), stream)
+        draft.allow("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), stream)
         return
     read = ["kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:GetShardIterator"]
     if not settings.reader.by_fan_out:
-        made.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
+        draft.allow("ReadStream", [*read, "kinesis:GetRecords"], stream)
         return
-    made.allow("ReadStream", read, stream)
+    draft.allow("ReadStream", read, stream)
     # Called only if a record is missing: it shows whether the record was trimmed before it was read
     # (retrieval#lost-to-retention).
-    made.allow("ProveLosses", ["kinesis:GetRecords"], stream)
+    draft.allow("ProveLosses", ["kinesis:GetRecords"], stream)
     consumer = settings.fanout.consumer_arn
     if consumer is None:
         consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
-        made.allow("RegisterConsumer", ["kinesis:RegisterStreamConsumer"], stream)
+        draft.allow("RegisterConsumer", ["kinesis:RegisterStreamConsumer"], stream)
     # IAM checks this call against the stream's ARN if the consumer is named, and against the consumer's ARN if not.
-    made.allow("DescribeConsumer", ["kinesis:DescribeStreamConsumer"], stream, consumer)
-    made.allow("Subscribe", ["kinesis:SubscribeToShard"], consumer)
+    draft.allow("DescribeConsumer", ["kinesis:DescribeStreamConsumer"], stream, consumer)
+    draft.allow("Subscribe", ["kinesis:SubscribeToShard"], consumer)
 
 
-def _allow_tables(made: Policy, settings: Settings, *, create: bool) -> None:
+def _allow_tables(draft: Policy, settings: Settings, *, create: bool) -> None:
     """Allow reading and writing the tables of the fleet, and with `create` also creating them."""
     # Only fleets that come from KCL 2.x or 3.0 to 3.4 have the last two tables, but every daemon looks for them.
     tables = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_state_table)
     lease_table, *others = (_table_arn(settings, table.name) for table in tables)
     rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
-    made.allow("LeaseRows", _dynamo(*rows, "BatchGetItem"), lease_table)
-    made.allow("LeaseOwners", _dynamo("Query"), f"{lease_table}/index/{OWNER_INDEX}")
-    made.allow("FleetRows", _dynamo(*rows), *others)
+    draft.allow("LeaseRows", _dynamo(*rows, "BatchGetItem"), lease_table)
+    draft.allow("LeaseOwners", _dynamo("Query"), f"{lease_table}/index/{OWNER_INDEX}")
+    draft.allow("FleetRows", _dynamo(*rows), *others)
     if create:
         makers = ["CreateTable", "UpdateTable"]
         if any(table.tags for table in tables):
             makers.append("TagResource")
         if any(table.point_in_time_recovery for table in tables):
             makers += ["DescribeContinuousBackups", "UpdateContinuousBackups"]
-        made.allow("CreateTables", _dynamo(*makers), lease_table, *others)
+        draft.allow("CreateTables", _dynamo(*makers), lease_table, *others)
 
 
-def _allow_dead_letters(made: Policy, settings: Settings) -> None:
+def _allow_dead_letters(draft: Policy, settings: Settings) -> None:
     """Allow writing dead letters to the place that the settings name, if they name one."""
     place = settings.child.dead_letter
     if place is None:
@@ -106,13 +106,13 @@ def _allow_dead_letters(made: Policy, settings: Settings) -> None:
     match place.kind:
         case DeadLetterKind.S3:
             under = f"{place.prefix}/" if place.prefix else ""
-            made.allow("DeadLetters", ["s3:PutObject"], f"arn:{partition}:s3:::{place.name}/{under}*")
+            draft.allow("DeadLetters", ["s3:PutObject"], f"arn:{partition}:s3:::{place.name}/{under}*")
         case DeadLetterKind.KINESIS:
-            made.allow("DeadLetters", ["kinesis:PutRecord"], place.name)
+            draft.allow("DeadLetters", ["kinesis:PutRecord"], place.name)
         case DeadLetterKind.SQS:
             account, queue = place.name.rstrip("/").split("/")[-2:]
             arn = f"arn:{partition}:sqs:{place.region or ANY}:{account}:{queue}"
-            made.allow("DeadLetters", ["sqs:SendMessage"], arn)
+            draft.allow("DeadLetters", ["sqs:SendMessage"], arn)
 
 
 def _dynamo(*operations: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from mld.operating.acting import perform
 from mld.operating.application import Application
 from mld.operating.backup import save_rows
 from mld.operating.open_services import REQUEST_TIMEOUT_S
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.owner_life import Observed, reporting_workers
 from mld.operating.plan import ActPlan, Change, Outcome, RawTable, Row
 from mld.operating.table_access import Report, carry_out
@@ -61,7 +61,7 @@ def _key(row: Row) -> str:
     return str(row[rows.KEY]["S"])
 
 
-async def make_room_for_2x(app: Application, asked: Asked) -> int:
+async def make_room_for_2x(app: Application, invocation: Invocation) -> int:
     """Print what KCL 2.x cannot read, and with --execute remove it; return the exit code.
 
     Raises ActRefusedError, TableError.
@@ -71,6 +71,7 @@ async def make_room_for_2x(app: Application, asked: Asked) -> int:
     plan = plan_leaving(observed.table, await app.rows_of(coordinator.table), coordinator)
 
     def table_of(change: Change) -> LeaseTable:
+        """Return the table that the change is written to."""
         if change.place is None:
             return app.leases
         return DynamoLeaseTable(
@@ -82,12 +83,12 @@ async def make_room_for_2x(app: Application, asked: Asked) -> int:
         )
 
     def save() -> Path:
-        return save_rows("mld leave-3x", app.settings, observed.table.rows, app.clock.wall(), asked.backup_file)
+        return save_rows("mld leave-3x", app.settings, observed.table.rows, app.clock.wall(), invocation.backup_file)
 
     async def write(report: Report) -> Sequence[Outcome]:
         return await carry_out(plan, table_of, app.clock, report=report)
 
-    return await perform(plan, asked, save, write, lambda: _require_none_of_3x(app, observed))
+    return await perform(plan, invocation, save, write, lambda: _require_none_of_3x(app, observed))
 
 
 async def _require_none_of_3x(app: Application, observed: Observed) -> None:

@@ -116,7 +116,7 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
             "where its reader began; `mld reset --shard` to a time or a sequence number first"
         )
     end = None if unwanted.past is None else end_of(parse_record(unwanted.past))
-    walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
+    reader = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(checkpoint, initial))
     hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
     found: list[FramedRecord] = []
     found_of: Counter[str] = Counter()  # how many user records were found, by sequence number
@@ -129,7 +129,7 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
             return len(found) >= (unwanted.count or 0)
         return bool(found) and int(found[-1].sequence) >= int(end.sequence)
 
-    while not is_enough() and (page := await walk.page_with_records()) is not None:
+    while not is_enough() and (page := await reader.page_with_records()) is not None:
         records = framed_records(page, checkpoint, hash_range)
         found += records
         found_of.update(record.sequence for record in records)

@@ -30,8 +30,8 @@ CHECKPOINT_DIGITS = 12
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
     """Return a listing of `shards`, the worst first. Below it are the faults that are not of a single shard in it."""
-    names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
-    return _shards_listing(names, status, shards, faults)
+    header = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
+    return _shards_listing(header, status, shards, faults)
 
 
 def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
@@ -40,17 +40,17 @@ def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listi
 
 
 def _shards_listing(
-    names: str, status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault]
+    header: str, status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault]
 ) -> Listing:
-    """Return the listing of shards, the worst first. `names` are its columns, as `listing_of` takes them; each has a
-    cell in `_SHARD_CELLS`. Faults of shards that are not listed follow as lines below it.
+    """Return the listing of shards, the worst first. `header` names its columns, as for `listing_of`; each has a cell
+    in `_SHARD_CELLS`. Faults of shards that are not listed follow as lines below it.
     """
-    cells = [_SHARD_CELLS[name] for name in names.split(", ") if name != "note"]
+    cells = [_SHARD_CELLS[name] for name in header.split(", ") if name != "note"]
     remedies = {fault.shard: fault.remedy for fault in faults}
     rows = ((*(cell(shard) for cell in cells), note(shard, remedies.get(shard.key))) for shard in worst_first(shards))
     shown = {shard.key for shard in shards}
     return listing_of(
-        names, rows, (*_totals(status), *_lines_of(fault for fault in faults if fault.shard not in shown))
+        header, rows, (*_totals(status), *_lines_of(fault for fault in faults if fault.shard not in shown))
     )
 
 
@@ -135,13 +135,13 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
                 str(len(status.holes_of.get(label, ()))),
             )
         )
-    names = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
-    return listing_of(names, rows, (*_totals(status), *_lines_of(fault for fault in faults if not is_of_shard(fault))))
+    header = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
+    return listing_of(header, rows, (*_totals(status), *_lines_of(fault for fault in faults if not is_of_shard(fault))))
 
 
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
     """Return a listing of the workers, with the faults below."""
-    names = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
+    header = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
     workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
@@ -150,7 +150,7 @@ def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
         leader += ", which is not among them"
     rows = (_worker_row(worker, status.taken_s) for worker in status.workers)
     notes = _lines_of(faults)
-    return listing_of(names, rows, (f"{alive} live {workers}, {leader}", *notes))
+    return listing_of(header, rows, (f"{alive} live {workers}, {leader}", *notes))
 
 
 def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
@@ -190,10 +190,10 @@ def events_listing(events: Sequence[Event]) -> Listing:
 
 def apps_listing(account: Mapping[str, Any]) -> Listing:
     """Return a listing of the applications of an account, with the tables that could not be read below."""
-    names = "application, streams, workers>, open shards>, furthest behind>, note"
+    header = "application, streams, workers>, open shards>, furthest behind>, note"
     apps = account["applications"]
     count = f"{len(apps)} application{'' if len(apps) == 1 else 's'}"
-    return listing_of(names, map(_app_row, apps), (count, *account["unseen"]))
+    return listing_of(header, map(_app_row, apps), (count, *account["unseen"]))
 
 
 def _app_row(app: Mapping[str, Any]) -> tuple[str, ...]:

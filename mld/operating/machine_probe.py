@@ -40,19 +40,25 @@ class MachineProbe:
                 commands[f"{one.name}: executableName"] = one.executable_name
         await self._exam.run(*(self._program(about, split_command(text)) for about, text in commands.items()))
 
-    async def _program(self, about: str, words: list[str]) -> None:
-        """Examine whether a record processor can be run, and the Spark processor further."""
-        faults = [fail(about, message, remedy) for _, message, remedy in faults_of(words)]
+    async def _program(self, about: str, processor: list[str]) -> None:
+        """Examine whether a record processor, given as the words of its command, can be run; a Spark processor
+        further.
+        """
+        faults = [fail(about, message, remedy) for _, message, remedy in faults_of(processor)]
         self._exam.require(*faults)
-        program = find_executable(words)
+        program = find_executable(processor)
         self._exam.found.append(ok(about, f"{program} can be run; `mld conformance -- COMMAND` tries the protocol"))
-        if any(PurePath(word).name == PROGRAM for word in words):
-            self._exam.found.append(await self._spark(runnable(words)))
+        if any(PurePath(word).name == PROGRAM for word in processor):
+            self._exam.found.append(await self._spark(runnable(processor)))
 
-    async def _spark(self, words: list[str]) -> Diagnosis:
-        """Run `mld-spark --check` on the properties file, and return its last line as a finding."""
+    async def _spark(self, processor: list[str]) -> Diagnosis:
+        """Run the `mld-spark` of the processor's command with --check, and return its last line as a finding."""
         # The command up to the program, without the program's own arguments.
-        command = [*words[: [PurePath(word).name for word in words].index(PROGRAM) + 1], "--check", self._exam.file]
+        command = [
+            *processor[: [PurePath(word).name for word in processor].index(PROGRAM) + 1],
+            "--check",
+            self._exam.file,
+        ]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )

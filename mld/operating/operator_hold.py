@@ -82,27 +82,27 @@ class OperatorHold:
         # By force the owner is the only condition: a busy worker may change its row faster than a distant table
         # answers.
         make = writes.assign if by_force else writes.take
-        seen: Lease | None = lease
+        row: Lease | None = lease
         last: TableError | None = None
         for _ in range(TRIES_MAX):
-            if seen is None:
+            if row is None:
                 return  # its row is gone
-            if seen.actual_owner == self.me and seen.checkpoint_owner is None:
-                self._note_taken(seen, by_force=by_force)
+            if row.actual_owner == self.me and row.checkpoint_owner is None:
+                self._note_taken(row, by_force=by_force)
                 return
-            self._require_no_other_operator(seen)
+            self._require_no_other_operator(row)
             try:
-                taken = await self._table.apply(make(seen, self.me))
+                taken = await self._table.apply(make(row, self.me))
                 if not isinstance(taken, Refusal):
-                    self._note_taken(taken, by_force=by_force and seen.actual_owner is not None)
+                    self._note_taken(taken, by_force=by_force and row.actual_owner is not None)
                     return
-                seen = await self._table.get(lease.key)
+                row = await self._table.get(lease.key)
             except TableError as error:
                 last = error  # the take may be applied: then the next attempt is refused, and finds the row to be ours
                 await self._clock.sleep(PAUSE_S)
                 continue
-            if seen is not None and seen.actual_owner != self.me and not by_force:
-                raise ActRefusedError(_moved(seen))
+            if row is not None and row.actual_owner != self.me and not by_force:
+                raise ActRefusedError(_moved(row))
         if last is not None:
             raise last
         raise ActRefusedError(f"lease {lease.key} changes hands each time it is about to be taken; ask again")

@@ -44,13 +44,13 @@ _backup = click.option(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Invocation:
     """How a command was called."""
 
     file: str
     """The properties file."""
     overrides: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     """The arguments that the command needs besides the file, such as a shard."""
     more: tuple[str, ...] = ()
     """Further arguments, such as another command line."""
@@ -67,23 +67,25 @@ class Asked:
         return settings_of(self.file, self.overrides)
 
 
-def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
-    """Give a command the parameter `asked`: the properties file, and an argument for each of `names`.
+def with_file(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
+    """Return a decorator that gives a command the parameter `invocation`: its properties file, and an argument for each
+    of `names`.
 
-    With `acts` the command has --execute and --backup, too. With `more` further arguments may follow.
+    With `acts` the command has --execute and --backup, too. With `more`, which describes them in the help, further
+    arguments may follow.
     """
     metavar = " ".join(["[APP.properties]", *names, more]).strip()
 
     def decorate(command: F) -> F:
-        """Give the command its parameters."""
+        """Return the command with the options and arguments that make up its `invocation`."""
 
         @wraps(command)
         def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
-            """Call the command with its file, words and options in one `Asked`."""
-            own, more_words = (words, ()) if not more else _split(words, option_file, len(names))
-            file, found = file_and_words(own, option_file, *names)
-            how = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}
-            return command(Asked(file, tuple(overrides), found, tuple(more_words), **how), **rest)
+            """Call the command with its file, arguments and options in one `Invocation`."""
+            first_words, more_words = (words, ()) if not more else _split(words, option_file, len(names))
+            file, arguments = file_and_words(first_words, option_file, *names)
+            act_options = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}
+            return command(Invocation(file, tuple(overrides), arguments, tuple(more_words), **act_options), **rest)
 
         kind = click.UNPROCESSED if more else None
         complete = partial(complete_word, names)
@@ -95,7 +97,7 @@ def asks(*names: str, acts: bool = False, more: str = "") -> Callable[[F], F]:
 
 
 def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[Sequence[str], Sequence[str]]:
-    """Split the words after the first `count`; after one more word if a properties file is among them."""
+    """Split the words of a command line after the first `count`; one word later if a properties file is among them."""
     by_variable = os.environ.get(FILE_VARIABLE) and not (words and words[0].endswith(FILE_SUFFIX))
     if not option_file and not by_variable:
         count += 1
@@ -103,7 +105,8 @@ def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[S
 
 
 def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -> tuple[str, tuple[str, ...]]:
-    """Return the properties file, and a word for each of `names`. In `words` the file stands first or last, if at all.
+    """Return the properties file, and the argument for each of `names`. In `words` the file is the first or the last
+    word, if it is there at all.
 
     Raises click.UsageError.
     """

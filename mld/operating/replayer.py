@@ -277,6 +277,7 @@ class _ChildWords(logging.Handler):
     """
 
     def __enter__(self) -> None:
+        """Print events from INFO on by this handler, and by no other, until `__exit__`."""
         root = logging.getLogger("mld")
         root.addHandler(self)
         self._before = root.level, root.propagate

@@ -22,7 +22,7 @@ from mld.leases.lease import Lease
 from mld.operating.application import Application, act_on
 from mld.operating.boundaries import boundary_at_sequence, boundary_at_time
 from mld.operating.held_writes import create, remove, rewrite
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.plan import (
     ActPlan,
     ActRefusedError,
@@ -72,17 +72,17 @@ class Reset:
     def plan(self, table: RawTable, me: str) -> ActPlan:
         """Return the changes that are left to write for the operator `me`. Raises ActRefusedError."""
         rows = self.rows(table.scan.leases)
-        seen = {lease.key: lease for lease in table.scan.leases}
+        present = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
         for target in rows.puts:
-            row = seen.get(target.key)
+            row = present.get(target.key)
             words = words_of(target, row)
             if row is None:
                 changes.append(Change(words, create(target, me)))
             elif not is_like(row, target):
                 changes.append(Change(words, rewrite(row, target, me)))
         for key in rows.deletes:
-            changes.append(Change(f"{ROW_GOES} (at {seen[key].checkpoint})", remove(key, me)))
+            changes.append(Change(f"{ROW_GOES} (at {present[key].checkpoint})", remove(key, me)))
         return ActPlan(self._title(), tuple(changes), (*rows.notes, *self._notes(changes, table)))
 
     def _title(self) -> str:
@@ -106,7 +106,7 @@ class Reset:
 
 
 async def reset_to(
-    app: Application, asked: Asked, point: Point, stream: str | None, shard: str | None, *, stop_fleet: bool
+    app: Application, invocation: Invocation, point: Point, stream: str | None, shard: str | None, *, stop_fleet: bool
 ) -> int:
     """Make the application, or one shard, start at `point`; return the exit code. Raises ActRefusedError,
     TableError.
@@ -114,7 +114,7 @@ async def reset_to(
     app = await app.of_stream(stream)
     observed = await app.require_table()
     wanted = await resolve(app, observed.table, point, shard)
-    return await act_on(app, "reset", asked, wanted.plan, observed, stop_fleet=stop_fleet)
+    return await act_on(app, "reset", invocation, wanted.plan, observed, stop_fleet=stop_fleet)
 
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:

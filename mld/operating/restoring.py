@@ -19,7 +19,7 @@ from mld.operating.application import Application, act_on
 from mld.operating.backup import BackupHeader, read_backup
 from mld.operating.held_writes import put_back, remove, rewrite
 from mld.operating.one_stream import listed, of_stream, stream_id_in, streams_in
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.owner_life import Observed
 from mld.operating.plan import (
     ActPlan,
@@ -209,7 +209,7 @@ def as_new(lease: Lease) -> Lease:
 
 async def restore_from(
     app: Application,
-    asked: Asked,
+    invocation: Invocation,
     path: Path,
     stream: str | None,
     *,
@@ -235,10 +235,10 @@ async def restore_from(
     foreign = finish(foreign_evidence(shards, saved.leases))
     if foreign is not None:
         raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
-    if stored is None and asked.execute:
+    if stored is None and invocation.execute:
         await app.leases.ensure()
     restoration = Restoration(saved, ShardGraph(shards), may_skip)
-    return await act_on(app, "restore", asked, restoration.plan, observed, stop_fleet=stop_fleet)
+    return await act_on(app, "restore", invocation, restoration.plan, observed, stop_fleet=stop_fleet)
 
 
 async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:

@@ -118,9 +118,9 @@ def service_of(
     stream_lists = () if settings.streams_file is None else (settings.streams_file,)
     names = (one.executable_name for one in settings.streams)
     commands = [child_command, *(split_command(name) for name in names if name is not None)]
-    possible_paths = [word for some in commands for word in _possible_paths(some, loaded.spark)]
+    possible_paths = [word for one_command in commands for word in _possible_paths(one_command, loaded.spark)]
     needs_directory = any(_is_here(word, around.directory) for word in (*possible_paths, *stream_lists))
-    writable = tuple(_writable(loaded, child_command, around.directory, in_it=needs_directory))
+    writable = tuple(_writable(loaded, child_command, around.directory, runs_there=needs_directory))
     program, search_path = _program(child_command[0], around)
     directory = str(around.directory) if needs_directory else None
     needed = [
@@ -132,7 +132,7 @@ def service_of(
         *filter(None, (python_path, directory, program)),
     ]
     used_paths = [found for one in needed for found in (Path(one), Path(one).resolve())]
-    is_spark = any(PurePath(some[0]).name == PROGRAM for some in commands)
+    is_spark = any(PurePath(one_command[0]).name == PROGRAM for one_command in commands)
     variables, credentials = _references((path, *stream_lists))
     service = ServiceFacts(
         name=service_name(settings),
@@ -147,7 +147,7 @@ def service_of(
         python_path=python_path,
         writable=writable,
         is_in_home=any(path.is_relative_to(home) for path in used_paths for home in _HOMES),
-        makes_code=any(_NO_JIT.fullmatch(PurePath(some[0]).name) is None for some in commands),
+        makes_code=any(_NO_JIT.fullmatch(PurePath(one_command[0]).name) is None for one_command in commands),
         is_spark=is_spark,
         variables=variables,
         credentials=credentials,
@@ -192,9 +192,9 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
     return found, None if found_by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
 
 
-def _possible_paths(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
+def _possible_paths(command: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
     """Yield words of a command, and settings of Spark, that may name a file or module by a relative path."""
-    for before, word in zip(["", *words], words, strict=False):
+    for before, word in zip(["", *command], command, strict=False):
         if before == "-m":
             module = word.split(".")[0]
             if module != "mld":  # ours are installed
@@ -213,15 +213,17 @@ def _is_here(word: str, directory: Path) -> bool:
     return names_one and (directory / word).exists()
 
 
-def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
-    """Yield the directories, other than the service's own, to which the daemon or its children write. `words` is the
-    command of the record processor. Relative paths count only if the service runs in `directory` (`in_it`).
+def _writable(
+    loaded: LoadedConfiguration, command: Sequence[str], directory: Path, *, runs_there: bool
+) -> Iterator[str]:
+    """Yield the directories, other than the service's own, to which the daemon or its children write. `command` is the
+    command of the record processor. Relative paths count only if the service runs in `directory` (`runs_there`).
     """
     found: list[str] = []
     dead_letter = loaded.settings.child.dead_letter
     if dead_letter is not None and dead_letter.kind is DeadLetterKind.DIRECTORY:
         found.append(dead_letter.name)
-    arguments = [word for word in words[1:] if word.startswith("/") or _is_here(word, directory)]
+    arguments = [word for word in command[1:] if word.startswith("/") or _is_here(word, directory)]
     found += [word for word in arguments if (directory / word).is_dir()]
     for name, value in loaded.spark.items():
         is_sink = name.startswith(SINK_PREFIX) and name.endswith(".path")
@@ -230,7 +232,7 @@ def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path
     for path in dict.fromkeys(found):
         if path.startswith("/"):
             yield path
-        elif "://" not in path and in_it:
+        elif "://" not in path and runs_there:
             yield str(directory / path)
 
 

@@ -26,10 +26,10 @@ from mld.operating.error_remedies import with_remedy
 from mld.operating.fleet_reader import fleet_reader, with_stream
 from mld.operating.naming import ChosenShard, chosen_shard, lease_of
 from mld.operating.options import (
-    Asked,
+    Invocation,
     PointType,
-    asks,
     output_option,
+    with_file,
 )
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
 from mld.operating.record_view import RecordView
@@ -40,20 +40,20 @@ from mld.retrieval.starting_points import initial_position
 RECORDS_SHOWN = 10
 
 
-def _chosen(asked: Asked) -> ChosenShard:
+def _chosen(invocation: Invocation) -> ChosenShard:
     """Return the shard that the first argument means; the lease table is read if the argument fits several streams.
     Exit with 1 if there is no such shard.
     """
-    settings = asked.settings()
+    settings = invocation.settings()
     try:
-        return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
+        return chosen_shard(settings, asyncio.run(with_stream(settings, invocation.arguments[0])))
     except (MldError, OSError) as error:
         say(with_remedy(error))
         sys.exit(EXIT_FAILURE)
 
 
 @click.command()
-@asks("SHARD")
+@with_file("SHARD")
 @click.option(
     "--at",
     type=PointType(),
@@ -64,13 +64,13 @@ def _chosen(asked: Asked) -> ChosenShard:
 @click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="Records.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more records at the tip; --at latest implies this.")
 @output_option
-def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None:
+def peek(invocation: Invocation, at: Point, count: int, follow: bool, output: str) -> None:
     """Show records of a shard. KPL aggregates and gzip are opened, JSON is laid out.
 
     SHARD is a shard's id, or its number; STREAM:SHARD if the file names several streams. The command takes no lease,
     and uses at most half of the reads that Kinesis allows a second. With -o json it prints one JSON document a line.
     """
-    shard = _chosen(asked)
+    shard = _chosen(invocation)
 
     def show(record: RecordView) -> None:
         """Print one record."""
@@ -98,7 +98,7 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
 
 
 @click.command()
-@asks("SHARD", more="[-- COMMAND ARGS…]")
+@with_file("SHARD", more="[-- COMMAND ARGS…]")
 @click.option(
     "--from",
     "start",
@@ -114,7 +114,7 @@ def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None
     show_default=True,
     help="The tip (latest), now, a time, or the last sequence number.",
 )
-def replay(asked: Asked, start: Point, until: Point) -> None:
+def replay(invocation: Invocation, start: Point, until: Point) -> None:
     """Give a span of a shard to a record processor, without a lease: to find an error, or with a debugger.
 
     SHARD is named as for `mld peek`. COMMAND is the processor, by default executableName. The processor speaks the real
@@ -123,12 +123,12 @@ def replay(asked: Asked, start: Point, until: Point) -> None:
 
     Exit codes: 0 the span was processed, 1 the processor failed or the span cannot be read, 2 bad configuration.
     """
-    shard, file = _chosen(asked), str(Path(asked.file).absolute())
+    shard, file = _chosen(invocation), str(Path(invocation.file).absolute())
 
     async def replaying() -> int:
         needs_lease = start.kind is PointKind.CHECKPOINT or shard.stream is not None
         lease = await _lease_of(shard) if needs_lease else None
-        return await run_replay(shard, start, until, lease, asked.more, file, asked.overrides)
+        return await run_replay(shard, start, until, lease, invocation.more, file, invocation.overrides)
 
     finish(replaying)
 

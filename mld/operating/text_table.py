@@ -25,11 +25,11 @@ class Listing:
     """Lines that are printed below the table."""
 
 
-def listing_of(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
-    """Return a listing with these columns. A column written as ``name>`` is aligned to the right. Empty columns among
-    `OPTIONAL_COLUMNS` are left out.
+def listing_of(header: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
+    """Return a listing. `header` has the names of the columns, separated by commas; a column written as ``name>`` is
+    aligned to the right. Empty columns among `OPTIONAL_COLUMNS` are left out.
     """
-    columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
+    columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in header.split(", "))
     found = tuple(rows)
     shown = [
         at for at, (name, _) in enumerate(columns) if name not in OPTIONAL_COLUMNS or any(row[at] for row in found)

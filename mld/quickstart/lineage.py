@@ -142,9 +142,9 @@ def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[st
     faults = row_faults("clicks", wanted.rows, found.rows)
     faults += row_faults("the dead letter", wanted.dead, found.dead)
     for cell in sorted(wanted.minutes.keys() | found.minutes.keys()):
-        want, have = wanted.minutes.get(cell, Sums()), found.minutes.get(cell, Sums())
-        if want != have:
-            faults.append(f"per_minute: section {cell[1]} at {cell[0]} has {have}, and should have {want}")
+        wanted_sums, found_sums = wanted.minutes.get(cell, Sums()), found.minutes.get(cell, Sums())
+        if wanted_sums != found_sums:
+            faults.append(f"per_minute: section {cell[1]} at {cell[0]} has {found_sums}, and should have {wanted_sums}")
     for shard, last in sorted(wanted.marks.items()):
         mark = found.marks.get(shard)
         if mark != last:
@@ -161,10 +161,10 @@ def row_faults(
     there.
     """
     faults = []
-    want, have = Counter(wanted), Counter(found)
+    wanted_counts, found_counts = Counter(wanted), Counter(found)
     twice = sum(count - 1 for count in Counter(row[:2] for row in found).values())
-    missing = want.keys() - have.keys()
-    strange = have.keys() - want.keys()
+    missing = wanted_counts.keys() - found_counts.keys()
+    strange = found_counts.keys() - wanted_counts.keys()
     if missing:
         faults.append(f"{where}: {len(missing)} of {len(wanted)} records are missing, the first is {min(missing)[:2]}")
     if twice:

@@ -35,11 +35,13 @@ class PlainTour(Tour):
         """Do nothing: the processor needs nothing that this project does not install."""
 
     def clear(self) -> None:
+        """Remove what an earlier tour has left in the archive."""
         self.archive_directory.mkdir(parents=True, exist_ok=True)
         for old in self.archive_directory.glob("shardId-*.jsonl"):
             old.unlink()
 
     def properties(self, endpoint: str) -> str:
+        """Return properties for the archive processor and the embedded AWS at `endpoint`."""
         return f"""\
 # Written by `mld quickstart --plain`: the same keys that Amazon's Java MultiLangDaemon reads.
 executableName = {sys.executable} -m mld.processors.archive {self.archive_directory}

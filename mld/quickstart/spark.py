@@ -70,13 +70,13 @@ class SparkTour(Tour):
         self.pipeline_file.write_bytes((files("mld.processors.samples") / self.pipeline_file.name).read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
         command = [sys.executable, "-P", "-m", "mld.processors.spark.child", "--check", str(self.properties_file)]
-        looked = subprocess.run(
+        checked = subprocess.run(
             command, cwd=self.directory, capture_output=True, text=True, timeout=CHECK_S, check=False
         )
-        if looked.returncode != 0:
-            why = looked.stderr.strip().removeprefix("mld-spark: ") or f"exit status {looked.returncode}"
+        if checked.returncode != 0:
+            why = checked.stderr.strip().removeprefix("mld-spark: ") or f"exit status {checked.returncode}"
             raise NotReadyError(f"{why}. `mld quickstart --plain` shows the daemon without Spark")
-        self.say(looked.stdout.strip())
+        self.say(checked.stdout.strip())
 
     def clear(self) -> None:
         """Remove what an earlier tour has left in the lake."""
@@ -90,6 +90,7 @@ class SparkTour(Tour):
                 shutil.rmtree(self.lake / name)
 
     def properties(self, endpoint: str) -> str:
+        """Return the sample properties of the Spark processor, changed for the embedded AWS at `endpoint`."""
         text = (files("mld.properties") / "samples" / "spark.properties").read_text("utf-8")
         values = {
             "streamName": STREAM,

@@ -168,10 +168,10 @@ class HttpServer:
         if self._is_placed(connection, peer):
             return
         try:
-            asked = connection.recv(REQUEST_LINE_BYTES, socket.MSG_PEEK)
+            request_start = connection.recv(REQUEST_LINE_BYTES, socket.MSG_PEEK)
         except OSError:
-            asked = b""
-        if not asked.startswith(self._probes) or len(self._answering) == PROBES_MAX:
+            request_start = b""
+        if not request_start.startswith(self._probes) or len(self._answering) == PROBES_MAX:
             connection.close()
             return
         task = asyncio.create_task(self._answer_probe(connection))

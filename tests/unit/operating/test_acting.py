@@ -15,7 +15,7 @@ from mld.operating import operator_id
 from mld.operating.acting import perform
 from mld.operating.application import application_with
 from mld.operating.exporting import export_tables
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.plan import ActPlan, Change, Fate, KeptLines, Outcome
 from mld.operating.table_access import READ_AGAIN_S, Report, read_table
 from tests.support.fleet import TABLE, settings_of
@@ -34,7 +34,7 @@ async def performed(path: Path, fate: Fate, *, execute: bool = True) -> int:
         return (outcome,)
 
     plan = ActPlan("title", (CHANGE,), kept=KeptLines(path, ("a record\n",)))
-    asked = Asked("f", execute=execute)
+    asked = Invocation("f", execute=execute)
     return await perform(plan, asked, lambda: Path("rows"), write)
 
 
@@ -55,7 +55,7 @@ async def test_what_was_written_before_a_failure_is_told(capsys: pytest.CaptureF
         report(Outcome(CHANGE, Fate.DONE))
         raise TableUnavailableError("no answer")
 
-    asked = Asked("f", execute=True)
+    asked = Invocation("f", execute=True)
     with pytest.raises(TableUnavailableError):
         await perform(ActPlan("title", (CHANGE,)), asked, lambda: Path("rows"), write)
     assert capsys.readouterr().out.splitlines()[-2:] == ["the rows are saved in rows", "  shard: done"]

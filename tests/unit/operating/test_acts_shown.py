@@ -10,7 +10,7 @@ import pytest
 from mld.operating.application import Application
 from mld.operating.exporting import export_tables
 from mld.operating.operator_id import OPERATOR_PREFIX
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import reset_to
 from mld.operating.restoring import restore_from
@@ -30,9 +30,9 @@ class Acts:
     capsys: pytest.CaptureFixture[str]
     count: int = field(init=False, default=0)
 
-    def asked(self, *, execute: bool) -> Asked:
+    def asked(self, *, execute: bool) -> Invocation:
         self.count += 1
-        return Asked("app.properties", execute=execute, backup_file=str(self.directory / f"rows-{self.count}"))
+        return Invocation("app.properties", execute=execute, backup_file=str(self.directory / f"rows-{self.count}"))
 
     def app(self) -> Application:
         return operator_on(self.world)

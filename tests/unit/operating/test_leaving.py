@@ -9,7 +9,7 @@ import pytest
 from mld.fleet.migrate.bare_table import outline
 from mld.fleet.migrate.states import ClientVersion
 from mld.operating.leaving import make_room_for_2x, plan_leaving
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.plan import ActRefusedError, raw_table
 from tests.simulation.world.java2_table import read_row
 from tests.support.changes import operator_on
@@ -19,7 +19,7 @@ BY_TABLE, V3X = "", "CLIENT_VERSION_CONFIG_3X"
 
 
 async def leave(world: Fleet, folder: Path) -> int:
-    asked = Asked("app.properties", execute=True, backup_file=str(folder / "rows.jsonl"))
+    asked = Invocation("app.properties", execute=True, backup_file=str(folder / "rows.jsonl"))
     return await make_room_for_2x(operator_on(world, clientVersionConfig=BY_TABLE), asked)
 
 

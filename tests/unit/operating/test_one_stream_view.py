@@ -15,7 +15,7 @@ from mld.operating.application import Application
 from mld.operating.backup import BackupHeader, save_rows
 from mld.operating.held_writes import create, remove, rewrite
 from mld.operating.one_stream import in_stream, of_stream, require_form, stream_id_in, within
-from mld.operating.options import Asked
+from mld.operating.options import Invocation
 from mld.operating.plan import (
     ActPlan,
     ActRefusedError,
@@ -202,7 +202,7 @@ async def test_leases_go_into_a_table_of_the_other_form_and_the_next_worker_goes
     app = operator_on(world, **{"streamName": "orders", **new, "mld__streams": ""})
     if not is_back:
         app = replace(app, setting=setting("orders"), is_several=True)
-    asked = Asked("f", execute=True)
+    asked = Invocation("f", execute=True)
     code = await restore_from(app, asked, file, None, from_another=True, may_skip=False, stop_fleet=False)
 
     assert code == 0

@@ -18,7 +18,7 @@ from click.shell_completion import ShellComplete
 from mld.cli import commands
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.operating.command_ends import finish
-from mld.operating.options import Asked, asks, file_and_words
+from mld.operating.options import Invocation, file_and_words, with_file
 
 FILE = "app.properties"
 
@@ -92,9 +92,9 @@ def test_words_that_follow_begin_behind_the_file_if_it_is_there(
     seen = []
 
     @click.command()
-    @asks("SHARD", more="[-- COMMAND]")
-    def command(asked: Asked) -> None:
-        seen.append((asked.file, asked.words, asked.more))
+    @with_file("SHARD", more="[-- COMMAND]")
+    def command(invocation: Invocation) -> None:
+        seen.append((invocation.file, invocation.arguments, invocation.more))
 
     monkeypatch.setenv("MLD_PROPERTIES", variable)
     command.main(words, standalone_mode=False)
