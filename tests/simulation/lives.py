@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from mld.daemon.worker import Worker
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
 from mld.retrieval.reader import ShardReader
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.loop import Process, current_process
@@ -51,15 +53,22 @@ class Lives:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the readers that are made meanwhile, and their buffers, by process."""
-        init = ShardReader.__init__
+        """Count the readers that are made meanwhile, and their buffers, by process. Note each lease when it is adopted,
+        because it may last for less than the time between two looks.
+        """
+        init, adopt = ShardReader.__init__, LeaseKeeper.adopt
 
         def counted_init(reader: Any, *args: Any, **kwargs: Any) -> None:
             init(reader, *args, **kwargs)
             if (process := current_process()) is not None:
                 self._readers.setdefault(process, []).extend((weakref.ref(reader), weakref.ref(reader._buffer)))
 
-        with patch.object(ShardReader, "__init__", counted_init):
+        def noted_adopt(keeper: Any, lease: Lease, *args: Any, **kwargs: Any) -> Any:
+            if (process := current_process()) is not None:
+                self._held_at.setdefault(process, {})[lease.key] = self._world.now()
+            return adopt(keeper, lease, *args, **kwargs)
+
+        with patch.object(ShardReader, "__init__", counted_init), patch.object(LeaseKeeper, "adopt", noted_adopt):
             yield
 
     def _readers_of(self, process: Process, most: int) -> int:
