@@ -21,7 +21,7 @@ ANCESTORS_VARIABLE = "MLD_ANCESTOR_SHARD_IDS"
 """The daemon sets this in a child's environment: the ids of the parent shards, with spaces between."""
 SEVERAL = "(several streams)"
 """Takes the place of the ARN for a writer that reads several streams."""
-REGION_AND_MORE = 5  # colons of an ARN
+ARN_COLONS = 5
 PIPELINE_KEY, STREAM_KEY = "mld.spark.pipelineId", "mld.spark.streamId"
 UNKNOWN = (
     "the daemon does not say which stream this is, of all that ever had its name, and marks in a sink would mean "
@@ -77,5 +77,5 @@ def stream_key(env: Mapping[str, str]) -> str:
     identifier, arn = env.get(ID_VARIABLE), env.get(ARN_VARIABLE, "")
     if not identifier:
         return env.get("MLD_STREAM_NAME", "")
-    region = arn.split(":")[3] if arn.count(":") >= REGION_AND_MORE else ""
+    region = arn.split(":")[3] if arn.count(":") >= ARN_COLONS else ""
     return f"{region}:{identifier}"  # the identifier alone may be the same in two regions

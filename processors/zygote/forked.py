@@ -25,7 +25,7 @@ from typing import Any
 from mld.processors.zygote.import_plan import Attempt, Import, Step, plan
 from mld.protocol.fork_requests import Request
 
-LIFELINE_FD_MIN = 100  # of the child's connection to the stub: above the numbers that a program expects to get first
+LIFELINE_FD_MIN = 100  # for the child's connection to the stub; a program may expect to get the lowest numbers itself
 SERVER_FD_MIN = 200  # all descriptors of the server are from here on, so that a child can close them with one call
 SERVER_FD_MAX = 65_536
 

@@ -56,7 +56,7 @@ class End:
 
 
 def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listener_fd: int) -> None:
-    """Make the script's imports and serve stubs. In the server this never returns; in a child, after its script."""
+    """Make the script's imports and serve stubs. The server never returns from here; a child does, after its script."""
     end = End()
     atexit.register(_report_end, end)  # registered first, so that it is called last
     request_environment = dict(os.environb)
@@ -151,7 +151,7 @@ class Server:
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
         for number in KEPT_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        # No collection before this: each child would reuse the memory that it frees, and so copy the pages it is in.
+        # No collection before this: each child would use the memory that was freed, and so copy the pages around it.
         gc.freeze()
         self._listener.setblocking(False)
         self._poll.register(self._listener, select.POLLIN)

@@ -222,8 +222,8 @@ def test_one_job_says_what_fails(spark: Any, how: str) -> None:
     spark.udf.register("inverse", inverse)
     search, (pipeline, told) = FailingRows(spark), FAILING[how]
     numbers = spark.range(200).toDF("n").repartitionById(4, F.expr("CAST(n / 50 AS INT)"))
-    with search.functions_told():
-        frame = pipeline(search.told(numbers, "n"), inverse)
+    with search.reporting_functions():
+        frame = pipeline(search.pass_row_numbers(numbers, "n"), inverse)
     found = search.failing(frame, 4)
     assert sorted({(one.partition, -1 if one.row is None else one.row) for one in found}) == [
         (partition, -1 if row is None else row) for partition, row in told
@@ -240,7 +240,7 @@ def test_a_function_that_tells_its_rows_raises_in_jobs_that_do_not_search(spark:
     from pyspark.sql.udf import UserDefinedFunction
 
     call = UserDefinedFunction.__call__
-    with FailingRows(spark).functions_told(), pytest.raises(Exception, match="ZeroDivisionError"):
+    with FailingRows(spark).reporting_functions(), pytest.raises(Exception, match="ZeroDivisionError"):
         spark.range(1).select(F.udf(lambda n: 1 // n, "int")("id")).collect()
     assert UserDefinedFunction.__call__ is call
 
@@ -248,7 +248,7 @@ def test_a_function_that_tells_its_rows_raises_in_jobs_that_do_not_search(spark:
 def test_a_function_that_tells_its_rows_needs_nothing_of_ours_where_executors_run() -> None:
     from pyspark import cloudpickle
 
-    code = cloudpickle.dumps(failing_rows.telling(len, None, "length", False, None))
+    code = cloudpickle.dumps(failing_rows.reporting(len, None, "length", False, None))
     script = "import pickle, sys; sys.modules['mld'] = None; print(pickle.load(sys.stdin.buffer)(7, 'abc'))"
     ran = subprocess.run([sys.executable, "-c", script], input=code, capture_output=True, check=True)
     assert ran.stdout.strip() == b"3"
@@ -259,8 +259,9 @@ def test_what_one_job_says_is_bounded_whatever_the_producer_puts(spark: Any, by_
     from pyspark.sql import functions as F
 
     search, count = FailingRows(spark), failing_rows.ROWS_MAX + 200
-    with search.functions_told():
-        rows_of = search.told(spark.range(count, numPartitions=1).toDF("n"), "n").selectExpr("repeat('x', 20000) || n")
+    with search.reporting_functions():
+        numbered = search.pass_row_numbers(spark.range(count, numPartitions=1).toDF("n"), "n")
+        rows_of = numbered.selectExpr("repeat('x', 20000) || n")
         cast = F.udf(lambda text: int(text), "int") if by_function else (lambda column: F.col(column).cast("int"))
         frame = rows_of.toDF("text").select(cast("text"))
     found = search.failing(frame, 1)

@@ -67,8 +67,8 @@ def test_functions_over_pandas_tell_over_which_rows_they_raise() -> None:
         search = FailingRows(spark)
         for name, pipeline in made.items():
             records = spark.range(300, numPartitions=1).selectExpr("id AS n", "IF(id IN (7, 8, 299), 'x', '5') AS text")
-            with search.functions_told():
-                frame: DataFrame = pipeline(search.told(records, "n"))
+            with search.reporting_functions():
+                frame: DataFrame = pipeline(search.pass_row_numbers(records, "n"))
             found = search.failing(frame, 1)
             assert [one.row for one in found] == ([*range(300)] if name == "all fail" else [7, 8, 299]), name
             assert all(one.text.count("Traceback") == 1 and "invalid literal" in one.text for one in found), name

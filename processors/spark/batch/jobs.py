@@ -81,11 +81,11 @@ class Frames(Protocol):
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
         """Make frames of pages, which are given by their URIs.
 
-        `slices` is how to cut the page, which must be the only one, for `failing`. `suspects` is a bitmap: take only
-        records whose bit is set."""
+        With `slices`, cut the one page into slices, each a partition, so that `failing` can search them for failing
+        rows. `suspects` is a bitmap: take only records whose bit is set."""
 
     def compute(self, frame: DataFrame) -> None: ...
-    def functions_told(self) -> AbstractContextManager[None]:
+    def reporting_functions(self) -> AbstractContextManager[None]:
         """Make the Python functions of frames that are made within this block report rows over which they raise.
 
         `failing` returns these reports."""
@@ -457,7 +457,7 @@ class Jobs:
         size = -(-len(which) // slices_max)
         slices = Slices(-(-len(which) // size), size)
         found: list[PartitionFailure] = []
-        with self.handed_records([records[at] for at in which], slices) as handed, self._handover.functions_told():
+        with self.handed_records([records[at] for at in which], slices) as handed, self._handover.reporting_functions():
             frames = self.frames(handed.records, {}, len(which), 1)
             for sink in sinks:
                 if (frame := frames[sink.name]) is not None:

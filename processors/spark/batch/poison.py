@@ -206,8 +206,8 @@ class PoisonSearch:
         dead = self._destinations.dead
         assert dead is not None
         for begin in range(0, len(letters), LETTERS_AT_ONCE):
-            some = letters[begin : begin + LETTERS_AT_ONCE]
-            self._patiently(dead, partial(self._put_letters, dead, some, names, passes))
+            chunk = letters[begin : begin + LETTERS_AT_ONCE]
+            self._patiently(dead, partial(self._put_letters, dead, chunk, names, passes))
 
     def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str], passes: bool) -> None:
         """Put records into the dead letter, each for those sinks in `names` for which it is not there yet.
@@ -220,12 +220,12 @@ class PoisonSearch:
             shard, (at, _), _ = letter
             if sinks := tuple(sorted(name for name in names if buried_in(shard, name, at) not in marks)):
                 missing.setdefault(sinks, []).append(letter)
-        for sinks, some in missing.items():
-            buried = {buried_in(shard, name, at): at for shard, (at, _), _ in some for name in sinks}
-            buried |= {shard: at for shard, (at, _), _ in some if passes}
+        for sinks, alike in missing.items():
+            buried = {buried_in(shard, name, at): at for shard, (at, _), _ in alike for name in sinks}
+            buried |= {shard: at for shard, (at, _), _ in alike if passes}
             every = len(sinks) == max(1, len(self._destinations.sinks))
-            with self._jobs.handed_records([record for _, (_, record), _ in some]) as handed:
-                frame = handed.because([self._settings.fit(why) for *_, why in some], () if every else sinks)
+            with self._jobs.handed_records([record for _, (_, record), _ in alike]) as handed:
+                frame = handed.because([self._settings.fit(why) for *_, why in alike], () if every else sinks)
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:

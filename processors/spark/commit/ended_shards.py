@@ -52,8 +52,8 @@ def _ranges(shards: Iterable[str]) -> Iterator[str]:
     In a range without gaps the number of each shard minus its index is constant, so shards are grouped by that.
     """
     numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
-    for _, some in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
-        first, *rest = (number for _, number in some)
+    for _, pairs in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
+        first, *rest = (number for _, number in pairs)
         yield f"{first}-{rest[-1]}" if rest else f"{first}"
 
 

@@ -250,8 +250,8 @@ class PosixStore:
                 os.unlink(name, dir_fd=handle)
 
     def files(self, path: str) -> Iterator[str]:
-        """List files as the protocol says. If the whole store is listed, skip directories that this user may not read,
-        such as `lost+found`. Below a path an unreadable directory is an error, because its files would not be
+        """List files as `Store.files` describes. If the whole store is listed, skip directories that this user may not
+        read, such as `lost+found`. Below a path an unreadable directory is an error, because its files would not be
         committed."""
         top = self.root / path
 

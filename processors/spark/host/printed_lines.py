@@ -58,13 +58,13 @@ class PrintedLines:
         """Pass on the lines that are kept, in frames. Stop when no child can take them."""
         self._scheduled = False
         while self._kept:
-            some: list[str] = []
+            lines: list[str] = []
             size = 0
-            while self._kept and (not some or size + len(self._kept[0]) <= TEXT_CHARS_MAX):
-                some.append(self._kept.popleft())
-                size += len(some[-1])
-            if not self._pass_on("".join(some)):
-                self._kept.extendleft(reversed(some))
+            while self._kept and (not lines or size + len(self._kept[0]) <= TEXT_CHARS_MAX):
+                lines.append(self._kept.popleft())
+                size += len(lines[-1])
+            if not self._pass_on("".join(lines)):
+                self._kept.extendleft(reversed(lines))
                 return
 
     async def _keep_delivering(self) -> None:

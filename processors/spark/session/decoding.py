@@ -31,18 +31,18 @@ PAYLOAD = "payload"
 ROW_NUMBER = "rowNumber"
 """Column of `Format.JSON_LINES`: the number of an event within its record, from 0."""
 _VALUE, _END, _MALFORMED, _STRAYS = "_mld_value", "_mld_end", "_mld_malformed", "_mld_strays"
-"""Names of columns that decoding adds. `_END` has a marker for Avro, which can decode any bytes, and need not use all
-of them: `_AVRO_END` is appended to the data of each record, and the data fit only if it is read right after the fields
-of the schema.
+"""Names of columns that decoding adds. `_END` is for Avro, whose decoder takes almost any bytes and may leave some of
+them unread. So the marker `_AVRO_END` is appended to the data of each record, and is decoded as a last field, `_END`:
+the data fit the schema only if this field has the marker.
 """
 _AVRO_END = b"\x8f mld \x8f\n"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
 """Words in Spark's exception if this package is missing."""
 UTF8 = "CASE WHEN split(cast(data AS STRING), ',', 1)[0] = cast(data AS STRING) THEN cast(data AS STRING) END"
-"""An expression that returns bytes as a text, or null if they are not UTF-8. It compares the text with the copy that
-`split` returns, undivided. To make the copy, the JVM has decoded and encoded the text, with vector instructions, which
-changes bytes that are not UTF-8. This costs a third of `try_validate_utf8`.
+"""An expression that returns bytes as a text, or null if they are not UTF-8. With the limit 1, `split` does not divide
+the text, but returns a copy that the JVM has decoded and encoded again. This changes bytes that are not UTF-8, so the
+copy then differs from the text. The JVM uses vector instructions: the expression costs a third of `try_validate_utf8`.
 """
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
@@ -166,7 +166,8 @@ def _from_json(format: Format, schema: str) -> str:
     """Return SQL that makes the same columns as `jvm_classes.json_column`, without stray fields and names of wrong
     fields.
 
-    Each text is put into an object, as a field before another one, because `from_json` ignores text after a value."""
+    Each text becomes the first of two fields of an object. `from_json` would ignore text after a value; within the
+    object such text is an error, or the second field is missing."""
     lines = f"split({UTF8}, '\\n')" if format is Format.JSON_LINES else f"array({UTF8})"
     framed = f"concat('{{\"{_VALUE}\":', line, ',\"{_END}\":0}}')"
     type = f"{_VALUE} STRUCT<{schema}>, {_END} INT, {_MALFORMED} STRING".replace("\\", "\\\\").replace("'", "\\'")

@@ -56,8 +56,8 @@ SEARCH = "mld.failingRows"
 
 
 class PartitionFailure(NamedTuple):
-    """A failure in a partition: the number of the row, as in the column that `FailingRows.told` got (None if unknown),
-    and the text of the exception."""
+    """A failure in a partition: the number of the row (None if unknown), from the column that
+    `FailingRows.pass_row_numbers` was given, and the text of the exception."""
 
     partition: int
     row: int | None
@@ -74,7 +74,7 @@ class FailingRows:
         """Accumulator for the reports of Python functions. Spark adds the reports of each task only once, even if it
         repeats the task."""
 
-    def told(self, frame: DataFrame, number: str) -> DataFrame:
+    def pass_row_numbers(self, frame: DataFrame, number: str) -> DataFrame:
         """Return the frame with a filter that passes the number of each row, from the column `number`, to the JVM
         class.
         """
@@ -82,7 +82,7 @@ class FailingRows:
         return frame.filter(f"reflect('{CLASS}', 'at', {number}) IS NOT NULL")
 
     @contextmanager
-    def functions_told(self) -> Iterator[None]:
+    def reporting_functions(self) -> Iterator[None]:
         """Replace the Python functions in all frames that this thread makes within this block, so that they report the
         rows over which they raise. The method `failing` collects the reports.
         """
@@ -156,7 +156,7 @@ class FailingRows:
             self._raised = self._session.sparkContext.accumulator((), AddingAccumulatorParam(()))
         returned = function.returnType
         fields = returned.names if is_series and isinstance(returned, StructType) else None
-        func = telling(function.func, self._raised, function._name, is_series, fields)
+        func = reporting(function.func, self._raised, function._name, is_series, fields)
         return UserDefinedFunction(func, returned, function._name, function.evalType, function.deterministic)
 
     def _java_object(self) -> Any:
@@ -164,7 +164,7 @@ class FailingRows:
         return everywhere(self._session, CLASS).newInstance()
 
 
-def telling(
+def reporting(
     function: Callable[..., Any], raised: Any, name: str, is_series: bool, fields: Sequence[str] | None
 ) -> Callable[..., Any]:
     """Return a replacement of `function` that reports the rows over which the function raises. A series is halved until
@@ -194,15 +194,16 @@ def telling(
         if is_series and len(rows) > 1 and room >= 0:
             halves = []
             for part in (slice(len(rows) // 2), slice(len(rows) // 2, None)):
-                some = [one.iloc[part].reset_index(drop=True) for one in (rows, *args, *kwargs.values())]
-                named = dict(zip(kwargs, some[1 + len(args) :], strict=True))
-                halves.append(call(*some[: 1 + len(args)], **named))
+                values = [one.iloc[part].reset_index(drop=True) for one in (rows, *args, *kwargs.values())]
+                named = dict(zip(kwargs, values[1 + len(args) :], strict=True))
+                halves.append(call(*values[: 1 + len(args)], **named))
             return pandas.concat(halves, ignore_index=True)
         row = int(rows.iloc[0] if is_series else rows)
         if row not in reported and room >= 0:
             reported.add(row)
             if len(text) > 2 * TEXT_CHARS_MAX:
                 text = f"{text[:TEXT_CHARS_MAX]}\n{text[-TEXT_CHARS_MAX:]}"
+            # Without room, this last report has no row: it only says that there are more.
             raised.add(((number, context.partitionId(), row if room else None, text),))
         if fields:
             return pandas.DataFrame(index=rows.index, columns=fields)

@@ -114,7 +114,7 @@ class Handover:
         self._settings = settings
         self._divert = divert
         self._failing_rows = FailingRows(session)
-        self.functions_told = self._failing_rows.functions_told
+        self.reporting_functions = self._failing_rows.reporting_functions
         self.failing = self._failing_rows.failing
 
     def of_pages(self, pages: Sequence[str], slices: Slices | None = None, suspects: bytes | None = None) -> Handed:
@@ -133,7 +133,7 @@ class Handover:
         elif slices is not None:
             numbered = raw.select("*", F.col(ROW_INDEX).alias(NUMBER))
             cut = numbered.repartitionById(slices.number, (F.col(NUMBER) / slices.size).cast("int"))
-            raw = self._failing_rows.told(cut, NUMBER).drop(NUMBER)
+            raw = self._failing_rows.pass_row_numbers(cut, NUMBER).drop(NUMBER)
         elif settings.in_order:
             raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
         return handed(

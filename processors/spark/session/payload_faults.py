@@ -52,7 +52,7 @@ class MalformedShare:
         """
         if not seen:
             return None
-        # Where only a part of a batch is among the last hundred, the same part of its malformed records is counted.
+        # If only a part of a batch is among the last hundred records, the same part of its malformed ones is counted.
         of_new = min(seen, RECORDS_MIN)
         of_old = min(self._seen, RECORDS_MIN - of_new)
         counted = of_new + of_old

@@ -1,6 +1,7 @@
-"""Turns an exception of Spark into an error of a sink, by whose class the engine decides, with a sentence and a remedy.
+"""Turns an exception of Spark into an error of a sink, with a sentence and a remedy.
 
-`error_classes` decides the meaning of the exception. This module returns the error class of `sink_port` for it.
+`error_classes` decides what the exception means. This module returns an error of the class in `sink_port` that stands
+for this meaning; the engine decides by that class what to do.
 """
 
 from __future__ import annotations

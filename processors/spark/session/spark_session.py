@@ -93,7 +93,9 @@ with this PySpark's fail in strange ways, and our keys decide where Spark runs.
 """
 WORKER_SOCKETS = "spark.python.unix.domain.socket"
 WORKER_SOCKETS_DIR_MAX = 60
-"""Longest path, in bytes, of the directory for these sockets. With a longer one every Python function fails."""
+"""Longest path, in bytes, of the directory for the sockets of Python workers. With a longer path every Python function
+fails.
+"""
 ARROW_MODULES = ("pandas", "pyarrow")
 """Packages that are needed to transfer values between the JVM and Python functions by Arrow."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -102,7 +104,7 @@ NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 def check_extra() -> None:
     """Raise SessionError if PySpark is missing, too old, broken, or lacks a JVM (as `pyspark-client` does)."""
-    if not (_there("pyspark") and _there("py4j")):
+    if not (_is_installed("pyspark") and _is_installed("py4j")):
         raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
     try:
         from pyspark import __version__ as version  # not from package metadata: it may be on PYTHONPATH only
@@ -112,7 +114,7 @@ def check_extra() -> None:
         raise SessionError(f"PySpark {version} is too old; {EXTRA}")
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
@@ -231,7 +233,7 @@ def hadoop_version() -> str | None:
 def python_functions() -> dict[str, str]:
     """Return settings that turn Arrow off for Python functions if its packages are missing. Spark would turn it off by
     itself, but with a warning for each function."""
-    if all(map(_there, ARROW_MODULES)):
+    if all(map(_is_installed, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
@@ -291,12 +293,12 @@ def java_home(env: Mapping[str, str]) -> Path:
             raise SessionError(f"Spark needs Java, and there is none on PATH; {remedy}")
         java = Path(found).resolve()
     try:
-        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_CHECK_S, check=False)
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_CHECK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SessionError(f"{java} does not run: {error}; {remedy}") from error
-    version = _VERSION.search(asked.stderr + asked.stdout)
+    version = _VERSION.search(done.stderr + done.stdout)
     if version is None:
-        raise SessionError(f"{java} does not say its version: {(asked.stderr + asked.stdout)[:200]!r}; {remedy}")
+        raise SessionError(f"{java} does not say its version: {(done.stderr + done.stdout)[:200]!r}; {remedy}")
     if int(version[1]) < JAVA_MIN:
         raise SessionError(f"{java} is Java {version[1]}; Spark 4 needs {JAVA_MIN} or later; {remedy}")
     return java.parent.parent

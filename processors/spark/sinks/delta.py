@@ -1,9 +1,8 @@
 """Delta tables, exactly once.
 
 The ledger's entry is in the `userMetadata` of a commit of the table, and the entry's number is the `txnVersion` of the
-application `mld`. If two transactions have the same version, Delta refuses the second one if they run at the same time,
-and silently skips it if it comes later. So after each write the sink reads from the table which writer's entry has the
-number.
+application `mld`. Of two transactions with the same version, Delta refuses the second if both run at the same time, and
+skips it silently if it comes later. So after each write the sink reads from the table whose entry has the number.
 
 The table's log keeps the number for ever, but the entry only for `delta.logRetentionDuration`. If the table has the
 number but not the entry, it is not known which records the table holds, and the sink refuses to guess (`_lost`).

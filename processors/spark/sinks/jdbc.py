@@ -51,7 +51,7 @@ LEDGER_LINES = ("target TEXT PRIMARY KEY", "number BIGINT", "token TEXT", "entry
 empty text.
 """
 ENTRY_CHARS_MAX = 64 << 20
-"""Of an entry this much is read, so that a longer one, which is none of ours, does not fill the memory."""
+"""Only this many characters of an entry are read. A longer entry is none of ours, and must not fill the memory."""
 ABANDONED_S = 24 * 3600
 """If a staging table is of this age, its writer is gone."""
 NO_DRIVER = "java.lang.ClassNotFoundException"
@@ -266,7 +266,8 @@ class JdbcSink(AdmittedSink):
 
     @contextmanager
     def _failures(self, doing: str, *, of_rows: bool = False) -> Iterator[None]:
-        """Turn an error of the database, or of Spark's JDBC client, into an error of a sink, with the work (`doing`).
+        """Turn an error of the database, or of Spark's JDBC client, into an error of a sink. Its text names the work
+        that failed (`doing`).
 
         `of_rows`: whether a row can be to blame."""
         try:

@@ -37,8 +37,8 @@ IS_THERE = (
 )
 """Error conditions and classes of exceptions if another writer has just made the same table or column."""
 INVALID = "org.apache.iceberg.exceptions.ValidationException"
-"""Raised by a statement that makes a table, this means that such a table is not possible. Raised by a commit, it means
-that another writer committed first.
+"""The exception by which Iceberg refuses a statement that makes or changes a table, because such a table is not
+possible. A commit raises the same exception if another writer committed first.
 """
 RACES_MAX = 20
 """The host waits after this many lost races in a row, because each costs a write."""
@@ -50,12 +50,13 @@ class LostRace(Exception):
 
 
 class OfRows(Exception):
-    """Raised from an exception of a job over a frame: a row can be to blame for it, and for no other one."""
+    """A job over a frame has failed; the cause is its exception. A row can be to blame for this error, and for no other
+    error of a statement."""
 
 
 @contextmanager
 def of_rows() -> Iterator[None]:
-    """Run a job over a frame. Raises OfRows, and SinkError."""
+    """Run a job over a frame within this block. Raises OfRows from any exception of the job; a SinkError passes."""
     try:
         yield
     except SinkError:
@@ -151,8 +152,8 @@ class LakeSink(AdmittedSink):
         return self._target
 
     def _change(self, changes: DataFrame, whole: StructType, token: str, conf: Mapping[str, str]) -> None:
-        """Run the MERGE of a batch into a table with the columns `whole`. The settings `conf` are set for this
-        statement only: nothing else writes through the session meanwhile. `token` makes the name of the view unique.
+        """Run the MERGE of a batch into a table with the columns `whole`. The session has the settings `conf` while the
+        statement runs; nothing else writes through the session then. `token` makes the name of the view unique.
         """
         from pyspark.sql.types import BooleanType, StructField, StructType
 

@@ -124,13 +124,13 @@ class Merge:
         is_for_good = self.delete_when and not self.keeps_deleted
         delete = f"WHEN MATCHED AND {SOURCE}.{DELETED} THEN DELETE" if is_for_good else ""
         unless = f" AND NOT {SOURCE}.{DELETED}" if is_for_good else ""
-        words = (
+        clauses = (
             f"MERGE INTO {target} AS {TARGET} USING {source} AS {SOURCE} ON {on}",
             delete,
             f"WHEN MATCHED{newer} THEN UPDATE SET {updates}",
             f"WHEN NOT MATCHED{unless} THEN INSERT ({', '.join(named)}) VALUES ({values})",  # noqa: S608 - the user's own table
         )
-        return " ".join(filter(None, words))
+        return " ".join(filter(None, clauses))
 
 
 def not_older(columns: Sequence[str], new: str, old: str, same: str = "<=>") -> str:

@@ -88,8 +88,10 @@ def fitted(
     at: str, frame: Sequence[Column], table: Sequence[Column], keys: Sequence[str], order: Sequence[str] = ()
 ) -> list[Column]:
     """Return for each column of the frame the matching column of the table, or the frame's own column if it has to be
-    added to the table. Raises SinkRefused, also if the order of `order` is another one in the table; its sentence
-    begins with `at`."""
+    added to the table.
+
+    Raises SinkRefused, with a sentence that begins with `at`; also if the table would sort a column of `order` in
+    another way than the frame."""
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")

@@ -119,7 +119,7 @@ class MemoryFrames:
         if any(self.poison(data) for _, _, data in frame.records):
             raise ValueError("it cannot be computed")
 
-    functions_told = staticmethod(nullcontext)
+    reporting_functions = staticmethod(nullcontext)
 
     def failing(self, frame: Frame, count: int) -> Sequence[PartitionFailure]:
         """By slices of the last page that was handed over in such; else the pipeline makes partitions of its own."""
