@@ -163,10 +163,10 @@ class ShardFile:
 
     def _check_in_place(self) -> None:
         """Raise ArchiveError if the file was moved, replaced or shortened."""
-        mine = os.fstat(self._fd)
+        opened = os.fstat(self._fd)
         with suppress(FileNotFoundError):
-            there = self.path.stat()
-            if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and mine.st_size >= self._end:
+            named = self.path.stat()
+            if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) and opened.st_size >= self._end:
                 return
         raise ArchiveError(f"{self.path} was moved, replaced or shortened while its shard was being archived")
 

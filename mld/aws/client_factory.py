@@ -209,7 +209,7 @@ class ClientFactory:
 
         session = Session(profile=profile)
         make = session.create_client
-        session.create_client = lambda *names, **options: limit_answers(make(*names, **options))  # type: ignore[method-assign]
+        session.create_client = lambda *args, **options: limit_answers(make(*args, **options))  # type: ignore[method-assign]
         correct_clock(session, self.service_time)
         if self._loader is None:
             self._loader = session.get_component("data_loader")

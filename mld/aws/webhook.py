@@ -50,8 +50,8 @@ class Webhook:
         except TimeoutError:
             raise PostFailedError(f"no answer within {self._timeout_s:g} s") from None
         except Exception as error:  # from HTTP, TLS or a proxy, or because no thread can start
-            words = str(error) if isinstance(error, NAMES_NO_ADDRESS) else "not posted"
-            raise PostFailedError(f"{type(error).__name__}: {words}") from None
+            reason = str(error) if isinstance(error, NAMES_NO_ADDRESS) else "not posted"
+            raise PostFailedError(f"{type(error).__name__}: {reason}") from None
         if status not in SUCCESS:
             raise PostFailedError(f"HTTP status {status}")
 

@@ -577,25 +577,25 @@ class ShardConsumer:
         """
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
-        words = processor.last_words if processor is not None else ()
+        last_words = processor.last_words if processor is not None else ()
         if self._wishes.restart_asked.is_set():
             log.info("child ended, as asked: %s", ended, extra=about("child_ended", self.key))
             return ActivityOutcome.CHILD_FAILED
-        what = in_words(error, ended, words)
+        what = in_words(error, ended, last_words)
         self.part.failed(RESTART_REASONS[type(error)], what, self._parts.clock.wall())
         delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
         last = self._checkpoints.range.last
         is_next = batch is not None and before == last
         if batch is None and processor is not None and processor.unanswered is not None:
             batch, before = processor.unanswered
-        await self._failures.note(str(error), words, last, batch, before or delivered, delivered, is_next=is_next)
+        await self._failures.note(str(error), last_words, last, batch, before or delivered, delivered, is_next=is_next)
         hint = "" if processor is None or processor.initialized else TRY_ALONE
         fields = about("child_failed", self.key, failures=self._failures.count)
         log.error("child failed: %s (%s)%s", error, ended, hint, extra=fields)
         summary = f"failure {self._failures.count} since the last checkpoint: {what}"
-        self._parts.metrics.events.note(EventKind.FAILED, summary, shard=self.key, lines=words)
-        if words:
-            tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
+        self._parts.metrics.events.note(EventKind.FAILED, summary, shard=self.key, lines=last_words)
+        if last_words:
+            tail = "\n".join(list(last_words)[-LAST_WORDS_LOGGED:])
             log.warning("its last words on stderr:\n%s", tail, extra=about("child_last_words", self.key))
         return ActivityOutcome.CHILD_FAILED
 

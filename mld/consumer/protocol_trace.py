@@ -150,21 +150,21 @@ class ProtocolTrace:
         self.child = child
         self._note(f"child started: {child}", "childStarted")
 
-    def ended(self, words: str) -> None:
-        """Note that the child has ended; `words` say how."""
+    def ended(self, how: str) -> None:
+        """Note that the child has ended, and how."""
         self.child = None
-        self._note(f"child ended: {words}", "childEnded")
+        self._note(f"child ended: {how}", "childEnded")
 
-    def _note(self, words: str, event: str) -> None:
-        """Send an event of the child's life to the listeners, described by `words`."""
-        words = words if self.number is None else f"{words} (child {self.number})"
+    def _note(self, text: str, event: str) -> None:
+        """Send an event of the child's life to the listeners, with a description (`text`)."""
+        text = text if self.number is None else f"{text} (child {self.number})"
         for listener in self.listeners:
-            listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))
+            listener.offer({"at": self._clock.wall(), "event": event, "words": text}, len(text))
 
-    def close(self, words: str) -> None:
-        """End all listeners, because the lease is no longer held; `words` say why."""
+    def close(self, why: str) -> None:
+        """End all listeners, because the lease is no longer held; `why` is the reason in words."""
         for listener in self.listeners:
-            listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": words})
+            listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": why})
         self.listeners.clear()
 
 

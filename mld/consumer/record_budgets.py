@@ -81,10 +81,10 @@ class RecordBudget:
         self._metrics.budget_refusals.add(name)
         if not self._budget.begin_report(now):
             return
-        words = f"the budget of {name} that records of a shard have is used up: {CONSEQUENCES[name]}"
-        self._metrics.spent(name, words, self._clock.wall(), SPENT_SHOWN_S)
-        self._metrics.events.note(EventKind.BUDGET, words, shard=self._shard)
-        log.warning("%s", words, extra=about("budget_spent", self._shard, budget=name))
+        message = f"the budget of {name} that records of a shard have is used up: {CONSEQUENCES[name]}"
+        self._metrics.spent(name, message, self._clock.wall(), SPENT_SHOWN_S)
+        self._metrics.events.note(EventKind.BUDGET, message, shard=self._shard)
+        log.warning("%s", message, extra=about("budget_spent", self._shard, budget=name))
 
 
 class RecordBudgets:

@@ -76,9 +76,9 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
         found["deadLetter"] = letter.name
     commands = [settings.child.command, *(one.executable_name for one in settings.streams)]
-    for words in map(split_command, filter(None, commands)):
-        found |= dict(_archive(words))
-        if any(PurePath(word).name == PROGRAM for word in words):
+    for arguments in map(split_command, filter(None, commands)):
+        found |= dict(_archive(arguments))
+        if any(PurePath(argument).name == PROGRAM for argument in arguments):
             found["spool"] = tempfile.gettempdir()
     if "spool" in found:
         given = {name: loaded.spark.get(PREFIX + key, "") for key, name in SPARK_DIRECTORIES.items()}
@@ -88,10 +88,10 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
     return (*places, *(_log_place() if with_log else ()))
 
 
-def _archive(words: list[str]) -> Iterator[tuple[str, str]]:
+def _archive(arguments: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the directory that the archive processor writes to, if the command runs that processor."""
-    for word, following in pairwise(words):
-        if word == ARCHIVE:
+    for argument, following in pairwise(arguments):
+        if argument == ARCHIVE:
             yield "archive", following
 
 

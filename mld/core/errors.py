@@ -48,9 +48,9 @@ class AwsError(MldError):
         self.item = item
 
 
-def _bounded(words: str) -> str:
-    """Return the words, cut after `AWS_WORDS_CHARS_MAX` characters."""
-    return words if len(words) <= AWS_WORDS_CHARS_MAX else f"{words[:AWS_WORDS_CHARS_MAX]}…"
+def _bounded(text: str) -> str:
+    """Return the text, cut after `AWS_WORDS_CHARS_MAX` characters."""
+    return text if len(text) <= AWS_WORDS_CHARS_MAX else f"{text[:AWS_WORDS_CHARS_MAX]}…"
 
 
 class AwsUnreachableError(MldError):

@@ -152,10 +152,10 @@ async def announcing(
         """Call `Announcements.step` whenever the phase may have changed, and at least every `tick_s`."""
         while True:
             now = phase()
-            words = text() if now is LifePhase.RUNNING else now.value
-            announcements.step(clock.monotonic(), now, overdue(), words)
-            news = (event.wait() for event in (initialized, stop_asked) if not event.is_set())
-            waiting = [asyncio.ensure_future(one) for one in (clock.sleep(tick_s), *news)]
+            status = text() if now is LifePhase.RUNNING else now.value
+            announcements.step(clock.monotonic(), now, overdue(), status)
+            changes = (event.wait() for event in (initialized, stop_asked) if not event.is_set())
+            waiting = [asyncio.ensure_future(one) for one in (clock.sleep(tick_s), *changes)]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:

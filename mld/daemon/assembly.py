@@ -152,6 +152,6 @@ def _independent(rng: Random) -> Random:
 
     So the number of draws from one does not change the numbers that the other yields.
     """
-    twin = Random()
-    twin.setstate(rng.getstate())
-    return Random(twin.getrandbits(64))
+    copied = Random()
+    copied.setstate(rng.getstate())
+    return Random(copied.getrandbits(64))

@@ -163,15 +163,15 @@ class Reloader:
     def _log(self, changes: Changes) -> None:
         """Log which keys have changed, and which need a restart."""
         taken, waiting = changes.taken, changes.waiting
-        words = [f"{', '.join(taken)} changed" if taken else "nothing changed that may change while the daemon runs"]
+        clauses = [f"{', '.join(taken)} changed" if taken else "nothing changed that may change while the daemon runs"]
         if "mld.logLevel" in taken and self._options.winner:
-            words.append(f"mld.logLevel has no effect, because {self._options.winner} overrides it")
+            clauses.append(f"mld.logLevel has no effect, because {self._options.winner} overrides it")
         if waiting:
-            words.append(restart_words(waiting))
+            clauses.append(restart_words(waiting))
         log.log(
             logging.WARNING if waiting else logging.INFO,
             "reloaded: %s",
-            "; ".join(words),
+            "; ".join(clauses),
             extra={"action": "reloaded", "changed": list(taken), "needs_restart": list(waiting)},
         )
 
@@ -240,4 +240,4 @@ def _changes(done: Reload) -> str:
     """Return which keys a reload has changed, and which need a restart, as the end of a sentence."""
     taken = [f"changed: {', '.join(done.taken)}"] if done.taken else []
     waiting = [restart_words(done.waiting)] if done.waiting else []
-    return "".join(f"; {words}" for words in taken + waiting)
+    return "".join(f"; {clause}" for clause in taken + waiting)

@@ -172,9 +172,9 @@ class RunUntilTip:
                 "set initialPositionInStream=TRIM_HORIZON, or AT_TIMESTAMP with initialPositionInStreamExtended; "
                 "move existing rows with `mld reset`"
             )
-            words = f"{why}, so records that arrive between two runs with --until-caught-up would never be read"
+            fault = f"{why}, so records that arrive between two runs with --until-caught-up would never be read"
             raise ConfigurationError(
-                [Remark(Level.ERROR, "initialPositionInStream", self._properties_file, words, remedy)]
+                [Remark(Level.ERROR, "initialPositionInStream", self._properties_file, fault, remedy)]
             )
 
     async def _look(self) -> tuple[float, TableScan]:

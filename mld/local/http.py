@@ -80,8 +80,8 @@ class Peer(ABC):
     def abort(self) -> None:
         """Cut the connection without an answer."""
 
-    def hear(self, handle: Handler, request: HttpRequest) -> None:
-        """Let `handle` answer a request, at once or in a task."""
+    def start_answer(self, handle: Handler, request: HttpRequest) -> None:
+        """Call `handle` for a request. Send the answer that it returns, or run the answer that it returns as a task."""
         outcome = handle(request, self)
         if isinstance(outcome, HttpResponse):
             self.respond(outcome)
@@ -172,7 +172,7 @@ class HttpConnection(asyncio.Protocol, Peer):
                 return
             self._close_after = request.headers.get("connection", "").lower() == "close"
             self._is_head = request.method == "HEAD"
-            self.hear(self._handle, request)
+            self.start_answer(self._handle, request)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._task = None

@@ -185,7 +185,7 @@ class _Exchange(Peer):
         method, path = self._headers[":method"], self._headers.get(":path", "")
         request = HttpRequest(method, path, headers, bytes(self.body), self._connection.arrived_at)
         self.body.clear()
-        self.hear(handle, request)
+        self.start_answer(handle, request)
 
     def client_has_gone(self) -> None:
         """Cancel the work on a request, because nobody waits for its answer any more."""

@@ -347,18 +347,18 @@ class FanOutReader(ShardReader):
         """Report it if another application takes the subscription over again and again. Each reader logs that once."""
         if not is_contested(self._at):
             return
-        words = (
+        message = (
             f"somebody else takes the subscription by {self._arn} again and again, and this worker keeps the lease: "
             "another application uses the same consumer"
         )
-        self._metrics.contested(words, self._clock.wall(), CONTESTED_WITHIN_S)
+        self._metrics.contested(message, self._clock.wall(), CONTESTED_WITHIN_S)
         if self._is_contested:
             return
         self._is_contested = True
-        words += "; give each its own (fanoutConfig.consumerName or consumerArn)"
-        self._metrics.erred(words, self._clock.wall())
+        message += "; give each its own (fanoutConfig.consumerName or consumerArn)"
+        self._metrics.erred(message, self._clock.wall())
         logger.error(
-            "shard %s: %s", self.shard_id, words,
+            "shard %s: %s", self.shard_id, message,
             extra={"action": "subscription_contested", "shard": self.shard_id, "consumer": self._arn},
         )  # fmt: skip
 

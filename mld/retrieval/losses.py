@@ -89,11 +89,11 @@ def in_words(suspicion: Suspicion) -> str:
 
 def report(suspicion: Suspicion, shard_id: str, metrics: ShardMetrics, wall_s: float) -> None:
     """Log a loss, count it and add it to the events. If the same loss was found before, only log it, at DEBUG."""
-    words = in_words(suspicion)
-    is_new = metrics.lost(suspicion.asked, suspicion.first, words, wall_s)
+    records = in_words(suspicion)
+    is_new = metrics.lost(suspicion.asked, suspicion.first, records, wall_s)
     logger.log(
         logging.ERROR if is_new else logging.DEBUG,
-        "shard %s has lost %s: it left the stream before it was read", shard_id, words,
+        "shard %s has lost %s: it left the stream before it was read", shard_id, records,
         extra=about("checkpoint_trimmed", shard_id, checkpoint=suspicion.asked, first=suspicion.first),
     )  # fmt: skip
 

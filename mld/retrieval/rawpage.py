@@ -127,7 +127,7 @@ class RawPage:
         number = -1 if position.number is None else position.number  # all records are after TRIM_HORIZON and the like
         if self.bears_magic:
             return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms)
-        below = number - (position.sub < 0)
+        below = number - (position.sub < 0)  # a position with a negative sub is before the record `number` itself
         pieces = self.pieces if int(self.sequences.lowest) > below else tuple(self._pieces_above(below))
         return RawBatch(pieces, Position(self.sequences.highest.decode()) if pieces else None, lag_ms)
 

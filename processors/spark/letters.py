@@ -104,6 +104,6 @@ def for_us(
 
     `sinks` are all our sinks. Letters of other writers, and letters only for sinks that no longer exist, are left out.
     """
-    mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
-    for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
+    ours = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
+    for only, run in groupby(ours, lambda one: None if one.sinks is None else one.sinks & sinks):
         yield only, list(run)

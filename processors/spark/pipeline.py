@@ -114,12 +114,12 @@ class Pipeline:
         try:
             returned = self._transform(records, batch)
         except Exception as error:
-            words = self._in_words("the pipeline failed", error)
+            message = self._in_words("the pipeline failed", error)
             if isinstance(error, ImportError):
-                raise PipelineError(words) from error
+                raise PipelineError(message) from error
             if any(kind.__name__ in NEVER_THE_RECORDS for kind in type(error).__mro__):
-                raise PipelineError(f"{words}; correct the pipeline") from error
-            raise PipelineFailed(words) from error
+                raise PipelineError(f"{message}; correct the pipeline") from error
+            raise PipelineFailed(message) from error
         return assigned(returned, self._sinks)
 
     def _hook(self, name: str, session: SparkSession) -> None:
@@ -267,16 +267,16 @@ def _place(error: BaseException, file: str | None) -> str:
 
 def _named(error: Exception) -> str:
     """Return an exception with its text, and the package to install if one is missing."""
-    words = f"{type(error).__name__}: {first_line(error)}"
-    if NO_SESSION_YET in words:
-        return f"{words.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"
+    message = f"{type(error).__name__}: {first_line(error)}"
+    if NO_SESSION_YET in message:
+        return f"{message.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"
     if not isinstance(error, ImportError):
-        return words
+        return message
     missing = (error.name or str(error)).lower()  # PySpark's own ImportError has no name
     if any(name in missing for name in PANDAS_MODULES):
         remedy = f"mld.spark.pipeline needs {' and '.join(PANDAS_MODULES)} for that: {PANDAS_EXTRA}"
     elif isinstance(error, ModuleNotFoundError):
         remedy = "install it beside PySpark,"
     else:
-        return f"{words.rstrip('.')}; correct the pipeline"
-    return f"{words.rstrip('.')}; {remedy} in the environment of {sys.executable}"
+        return f"{message.rstrip('.')}; correct the pipeline"
+    return f"{message.rstrip('.')}; {remedy} in the environment of {sys.executable}"

@@ -91,11 +91,11 @@ class LetterReplay:
             letters = list(letters_of(number, ((name, self.box.read(name)) for name in names)))
             waiting = [one for one in letters if one.position > mark]
             self.earlier += len(letters) - len(waiting)
-            mine = list(for_us(waiting, (self.writer.application, self.writer.pipeline), self.sinks))
-            self.left_out += len(waiting) - sum(len(run) for _, run in mine)
-            yield from mine
+            ours = list(for_us(waiting, (self.writer.application, self.writer.pipeline), self.sinks))
+            self.left_out += len(waiting) - sum(len(run) for _, run in ours)
+            yield from ours
 
-    def said(self) -> Iterator[str]:
+    def in_words(self) -> Iterator[str]:
         """Yield the counts for people, line by line."""
         passed = self.letters - self.again
         yield f"{self.letters} letters replayed: {passed} are in the sinks, {self.again} are letters again"
@@ -189,5 +189,5 @@ def main(arguments: Sequence[str]) -> int:
         return error.status
     if stopped is not None:
         complain(f"stopped: {stopped}; the next replay goes on there")
-    sys.stdout.write("".join(f"{line}\n" for line in one.said()))
+    sys.stdout.write("".join(f"{line}\n" for line in one.in_words()))
     return EXIT_FAILURE if stopped is not None or one.again else 0

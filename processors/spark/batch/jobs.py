@@ -252,9 +252,9 @@ class Jobs:
             return failures
         with self.handed(source, batch) as (handed, count):
             frames = self.frames(handed.records, batch, count, attempt)
-            mine = {sink.name: frame for sink in wanting if (frame := frames[sink.name]) is not None}
-            with self._handover.shared(handed.records, list(mine.values())):
-                self.into_each(sinks, mine, batch, failures)
+            wanted = {sink.name: frame for sink in wanting if (frame := frames[sink.name]) is not None}
+            with self._handover.shared(handed.records, list(wanted.values())):
+                self.into_each(sinks, wanted, batch, failures)
             self.own.update({shard: span.upto for shard, span in batch.items()})
             if handed.malformed is not None and len(failures) < max(1, len(sinks)):
                 self._take_note(source, batch, handed, count)
@@ -299,7 +299,7 @@ class Jobs:
             return
         self.figures.stray += counted.stray
         if self._settings.rescued_column is None and (
-            news := self._stray_names.news(counted.stray, counted.stray_names)
+            news := self._stray_names.warning(counted.stray, counted.stray_names)
         ):
             log.warning("%s", news)
         if counted.malformed and self._destinations.dead is None:

@@ -183,9 +183,9 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
         raise SpoolError(
             f"{error}; executors need a directory that every node mounts at the same path, or s3"
         ) from error
-    mine = f"{HOSTS}{os.uname().nodename}-"
-    _sweep(base, mine)
-    spool = Spool(base / f"{mine}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
+    prefix = f"{HOSTS}{os.uname().nodename}-"
+    _sweep(base, prefix)
+    spool = Spool(base / f"{prefix}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
     held = os.open(spool.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # on a file system without locks nothing is swept
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends

@@ -142,7 +142,7 @@ class ChildConnection:
         self.send(link.FAILED, {"reason": self._fit(reason), "status": status})
         self.close()
 
-    def said(self, text: str) -> bool:
+    def send_printed(self, text: str) -> bool:
         """Send lines that the child writes to its standard error. Return False if the child cannot take them now."""
         if self.closed or self._writer.transport.get_write_buffer_size() > SAID_BACKLOG_BYTES:
             return False

@@ -248,4 +248,4 @@ class SessionHost:
     def pass_on(self, text: str) -> bool:
         """Pass printed lines to the daemon's log, through the first child that can take them. Return False if none can
         now."""
-        return any(child.said(text) for child in self._children.values() if child.shard is not None)
+        return any(child.send_printed(text) for child in self._children.values() if child.shard is not None)

@@ -22,8 +22,10 @@ class StrayNames:
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
-    def news(self, count: int, names: str | None) -> str | None:
-        """Return a warning if at least one of `names`, a list with commas, was not logged before; else None."""
+    def warning(self, count: int, names: str | None) -> str | None:
+        """Return a warning about `count` records with stray fields, if at least one of `names` was not logged before;
+        else None. `names` is a list with commas.
+        """
         new = [name for name in (names or "").split(", ") if name and name not in self._logged]
         if not new or len(self._logged) >= STRAY_NAMES_MAX:
             return None

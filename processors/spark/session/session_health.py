@@ -46,12 +46,12 @@ def _watch(limit_s: float, look: Callable[[], Any], act: Callable[[Any], None]) 
         before, since = None, 0.0
         while True:
             try:
-                seen, now = look(), time.monotonic()
-                if not seen or seen != before:
-                    before, since = seen, now
+                found, now = look(), time.monotonic()
+                if not found or found != before:
+                    before, since = found, now
                 elif now - since >= limit_s:
                     before = None
-                    act(seen)
+                    act(found)
             except Exception as error:  # usually the JVM is gone or the session has ended, which is noticed elsewhere
                 log.debug("the jobs of the session are not watched any more: %s", first_line(error))
                 return

@@ -11,13 +11,13 @@ from mld.processors.spark.session.payload_faults import RECORDS_MIN, STRAY_NAMES
 
 def test_a_stray_field_is_said_once_and_only_so_many_are():
     names = StrayNames()
-    said = names.news(3, "ID, place.y")
+    said = names.warning(3, "ID, place.y")
     assert said is not None and said.startswith("3 records have fields") and "ID, place.y (letter case counts)" in said
-    assert names.news(4, "place.y, ID") is None
-    again = names.news(5, "ID, x\n")
+    assert names.warning(4, "place.y, ID") is None
+    again = names.warning(5, "ID, x\n")
     assert again is not None and "x\\n (" in again and "ID" not in again
-    assert names.news(0, None) is None
-    assert sum(names.news(1, f"f{n}") is not None for n in range(2 * STRAY_NAMES_MAX)) == STRAY_NAMES_MAX - 3
+    assert names.warning(0, None) is None
+    assert sum(names.warning(1, f"f{n}") is not None for n in range(2 * STRAY_NAMES_MAX)) == STRAY_NAMES_MAX - 3
 
 
 def test_a_share_is_judged_over_the_last_hundred_records():
