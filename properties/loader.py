@@ -304,6 +304,7 @@ def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str
             return given.display, given.place
         return (None if key.default is None else display_value(key.default)), DEFAULT_SOURCE
     source = derivation.given.get(derived_from)
+    # If the value is that of the other key, unchanged, it is shown as there.
     if source is not None and source.value is derivation.values[key.field]:
         return source.display, derived_from  # the text of the other key is already free of secrets
     value = derivation.values[key.field]

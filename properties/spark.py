@@ -67,8 +67,10 @@ def read(
     tables: dict[str, str] = {}
     catalogs: dict[str, dict[str, str]] = {}
     secrets: list[str] = []
-    last = {name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX}
-    for name, (place, raw) in last.items():
+    line_of_key = {
+        name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX
+    }
+    for name, (place, raw) in line_of_key.items():
         key = _key_of(name)
         if key is None:
             remarks.append(_unknown(name, place))
@@ -93,8 +95,9 @@ def read(
         else:
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
-    given = {name: sink.values for name, sink in sinks.items()}
-    for key_name, message, remedy in problems(tables, catalogs, given, conf):
+    # Tables are checked against the sinks of the file, and become sinks themselves only afterwards.
+    sink_values = {name: sink.values for name, sink in sinks.items()}
+    for key_name, message, remedy in problems(tables, catalogs, sink_values, conf):
         remarks.append(Remark(Level.ERROR, key_name, shown.get(key_name, ("", file_name))[1], message, remedy))
     for name, table in tables.items():
         sink = sinks.setdefault(name, SinkLines(name, shown[f"{TABLE_PREFIX}{name}"][1]))

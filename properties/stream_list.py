@@ -150,7 +150,9 @@ def streams_of(
 
 
 def _unlisted(places: Mapping[str, str], given: Mapping[str, Given], list_file: str | None) -> Iterator[Remark]:
-    """Yield remarks on keys of streams that are not in the list."""
+    """Yield remarks on keys of streams that are not in the list. If the list has a file of its own, such a key in the
+    properties file is only noted, because the list may name the stream later. Anywhere else it is an error.
+    """
     for spelling, one in given.items():
         name = next((found for key in PATTERN_KEYS if (found := key.name_in(spelling)) is not None), None)
         if name is None or name in places:

@@ -187,13 +187,13 @@ def _prices(settings: Settings, leases: Collection[int], workers: Collection[int
     durations_s = sorted({*DURATIONS_PRICED_S, rates.lease_duration_s})
     for lease_count in leases:
         for worker_count in workers:
-            found = {
+            dollars_by_millis = {
                 str(round(1000 * duration_s)): price.units(
                     lease_count, worker_count, rates.with_lease_duration(duration_s)
                 ).dollars_per_month
                 for duration_s in durations_s
             }
-            by_failover = {millis: round(dollars, 2) for millis, dollars in found.items()}
+            by_failover = {millis: round(dollars, 2) for millis, dollars in dollars_by_millis.items()}
             yield {"leases": lease_count, "workers": worker_count, "byFailoverTimeMillis": by_failover}
 
 

@@ -28,9 +28,9 @@ class TableReach:
         self.table = table
         self._lease_duration_s = lease_duration_s
         self._answered_at = now
-        """When the latest request was sent that got an answer."""
+        """When the latest of the answered requests was sent."""
         self._waiting_since: float | None = None
-        """Since when requests have been sent and none of them answered; None if one was."""
+        """When the first of those requests was sent of which none is answered yet; None if there are none."""
         self._failure = ""
         self._throttled_at = -math.inf
 

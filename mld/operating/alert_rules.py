@@ -39,24 +39,24 @@ def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBO
         **_pages(runbooks),
     }
     lines = list(filled("alerts.yaml", values))
-    written = {line.partition("alert: ")[2] for line in lines}
+    alerts_in_template = {line.partition("alert: ")[2] for line in lines}
     kinds_of_alert: dict[str, list[FaultKind]] = {}
     for kind in all_kinds():
-        if kind.alert not in written and kind.hold_s is not None:
+        if kind.alert not in alerts_in_template and kind.hold_s is not None:
             kinds_of_alert.setdefault(kind.alert, []).append(kind)
     for alert, kinds in kinds_of_alert.items():
-        first = kinds[0]
+        main_kind = kinds[0]
         lines += filled(
             "alert.yaml",
             values
             | {
                 "alert": alert,
                 "kinds": "|".join(kind.name for kind in kinds),
-                "hold": f"{first.hold_s:g}",
-                "severity": first.severity.value,
-                "summary": json.dumps(first.meaning),
-                "description": json.dumps(first.first),
-                "anchor": first.runbook,
+                "hold": f"{main_kind.hold_s:g}",
+                "severity": main_kind.severity.value,
+                "summary": json.dumps(main_kind.meaning),
+                "description": json.dumps(main_kind.first),
+                "anchor": main_kind.runbook,
             },
         )
     return "\n".join(lines)
@@ -119,8 +119,8 @@ def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = 
             "TreatMissingData": "notBreaching",
             "AlarmActions": [{"Ref": "Topic"}],
         }
-        logical = "".join(part.capitalize() for part in name.split("-"))
-        resources[logical] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | alarm}
+        logical_id = "".join(part.capitalize() for part in name.split("-"))
+        resources[logical_id] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | alarm}
     template = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"Alarms of {settings.application_name}",

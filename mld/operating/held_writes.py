@@ -40,22 +40,22 @@ def put_back(row: Row, me: str) -> LeaseWrite[bool]:
 
 
 def rewrite(row: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Change a row, which is as it was read, so that it looks as if it had been created as `target`: with the
+    """Change a row, which was last read as `row`, so that it looks as if it had been created as `target`: with the
     checkpoint, parents and hash range of `target`.
     """
     new = rows.new_row(target)
-    moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]
-    moved += [] if row.parents == target.parents else [rows.PARENTS]
-    moved += [] if row.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
-    sets = tuple((name, Value(f":{name}", new[name])) for name in (*moved, rows.CHILDREN) if name in new)
-    removed = tuple(name for name in (*moved, *_STALE) if name not in new)
+    attributes = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]
+    attributes += [] if row.parents == target.parents else [rows.PARENTS]
+    attributes += [] if row.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
+    sets = tuple((name, Value(f":{name}", new[name])) for name in (*attributes, rows.CHILDREN) if name in new)
+    removed = tuple(name for name in (*attributes, *_STALE) if name not in new)
 
     def refused(_: Lease | None) -> Lease | Refusal:
         return Refusal("the row is not this operator's, or not as it was read")
 
-    counted = ((rows.COUNTER, writes.ONE),)
+    counter_step = ((rows.COUNTER, writes.ONE),)
     return LeaseWrite(
-        "rewrite", row.key, _held_by(me), writes.the_row, refused, sets=sets, removes=removed, adds=counted
+        "rewrite", row.key, _held_by(me), writes.the_row, refused, sets=sets, removes=removed, adds=counter_step
     )
 
 

@@ -139,6 +139,7 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
     else:
         chosen, shortage = [one for one in found if _place(one) <= end], f"no record {unwanted.past}"
         is_complete = bool(chosen) and chosen[-1].sequence == end.sequence and end.sub in (SUB_MAX, chosen[-1].sub)
+    # If more are found than may be left out, `plan_leave_out` refuses them.
     if not is_complete and len(found_of) <= LEFT_OUT_MAX:
         raise ActRefusedError(f"shard {lease.key} has {shortage} after its checkpoint {checkpoint}")
     chosen_of = Counter(record.sequence for record in chosen)

@@ -210,12 +210,12 @@ async def run_replay(
 ) -> int:
     """Replay the span, print the result, and return the exit code. Raises MldError if the span cannot be read."""
     settings, shard_id = shard.settings, shard.shard_id
-    words = list(command) or split_command(settings.child.command)
-    if find_executable(words) is None:
-        raise ChildStartError(f"no executable file {words[0]!r} is found; name the processor after --")
+    processor_command = list(command) or split_command(settings.child.command)
+    if find_executable(processor_command) is None:
+        raise ChildStartError(f"no executable file {processor_command[0]!r} is found; name the processor after --")
     clock = LoopClock()
     host = PipeHost(
-        runnable(words),
+        runnable(processor_command),
         clock,
         stop_timeout_s=STOP_TIMEOUT_S,
         logs_fields=False,

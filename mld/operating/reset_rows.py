@@ -51,23 +51,23 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
     shard = graph.shards[shard_id]
     rows = {lease.key: lease for lease in existing}
     if shard_id not in rows:
-        above = yield from graph.above([shard_id])
-        unread = [key for key in sorted(above, key=id_order) if key in rows and not rows[key].is_complete]
-        if unread:
+        ancestors = yield from graph.above([shard_id])
+        unfinished = [key for key in sorted(ancestors, key=id_order) if key in rows and not rows[key].is_complete]
+        if unfinished:
             raise ActRefusedError(
-                f"shard {shard_id} has no row, because it comes after {unread[0]}, which is not read to its end: "
-                f"reset {unread[0]}, or the whole application without --shard"
+                f"shard {shard_id} has no row, because it comes after {unfinished[0]}, which is not read to its end: "
+                f"reset {unfinished[0]}, or the whole application without --shard"
             )
-    below = yield from graph.below([shard_id])
-    passed = []
-    for key in below - rows.keys():
+    descendants = yield from graph.below([shard_id])
+    between = []
+    for key in descendants - rows.keys():
         further = yield from graph.below([key])
         if further & rows.keys():
-            passed.append(key)
+            between.append(key)
     # The youngest descendants first: the row of an ended shard must not be written before the rows of its children.
     ended = [
         replace(new_lease(graph.shards[key], SHARD_END), children=frozenset(graph.children.get(key, ())))
-        for key in sorted(passed, key=id_order, reverse=True)
+        for key in sorted(between, key=id_order, reverse=True)
     ]
     notes = []
     parents = sorted(graph.listed_parents(shard_id), key=id_order)
@@ -76,7 +76,7 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
             f"{shard_id} is read from its beginning; earlier records of its keys are in {' and '.join(parents)}, which "
             "this does not reset"
         )
-    if below & rows.keys() or ended:
+    if descendants & rows.keys() or ended:
         notes.append(f"the child shards of {shard_id}, and theirs, keep their places")
     return ResetRows((*ended, new_lease(shard, position)), (), tuple(notes))
 

@@ -226,7 +226,7 @@ async def restore_from(
     observed = stored or Observed(raw_table(()))
     if app.setting is not None:
         id_ = saved.stream
-        if id_ is None:
+        if id_ is None:  # the file is of a table of one stream
             await app.require_no_workers(observed, "stop them first: they do not know that this stream has leases")
             id_ = await _identifier(app, app.setting, observed.table)
         app = replace(app, stream=id_)

@@ -116,13 +116,15 @@ def service_of(
     child_command = split_command(settings.child.command)
     daemon, python_path = _daemon_command(around)
     stream_lists = () if settings.streams_file is None else (settings.streams_file,)
-    names = (one.executable_name for one in settings.streams)
-    commands = [child_command, *(split_command(name) for name in names if name is not None)]
+    executable_names = (one.executable_name for one in settings.streams)
+    commands = [child_command, *(split_command(name) for name in executable_names if name is not None)]
+    # The service runs in this directory if a command, or a list of streams, may name a file in it.
     possible_paths = [word for one_command in commands for word in _possible_paths(one_command, loaded.spark)]
     needs_directory = any(_is_here(word, around.directory) for word in (*possible_paths, *stream_lists))
     writable = tuple(_writable(loaded, child_command, around.directory, runs_there=needs_directory))
     program, search_path = _program(child_command[0], around)
     directory = str(around.directory) if needs_directory else None
+    # A unit hides home directories, unless a file that the service needs is below one, or leads there by a link.
     needed = [
         *daemon[:1],
         around.python,

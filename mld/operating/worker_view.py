@@ -111,37 +111,37 @@ def worker_steps(
     `heard` has the latest time that a worker wrote, `silent` the workers whose latest time is too old, and `ends` when
     each dead worker was found dead, and by which worker.
     """
-    owned: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
+    shards_of: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
     open_count = 0
     for number, shard in enumerate(shards):
         if number % SLICE == 0:
             yield
         if not shard.lease.is_complete:
             open_count += 1
-            owned.setdefault(shard.owner, []).append(shard)
+            shards_of.setdefault(shard.owner, []).append(shard)
     views = []
-    for worker in sorted({*ends, *(name for name in owned if name is not None)}):
+    for worker in sorted({*ends, *(name for name in shards_of if name is not None)}):
         yield
-        report, own = reports.get(worker), owned.get(worker, [])
+        report, own_shards = reports.get(worker), shards_of.get(worker, [])
         heard_at_s, end = heard.get(worker), ends.get(worker)
-        if own and (end is None or report is not None or heard_at_s is None or heard_at_s > end[0]):
+        if own_shards and (end is None or report is not None or heard_at_s is None or heard_at_s > end[0]):
             end = None  # it owns leases, and may have written since it was found dead
         is_silent = worker in silent
         is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
-        if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
+        if is_alive is False and not own_shards and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
             continue
         application = None if report is None else application_of(report)
         views.append(
             WorkerView(
                 worker=worker,
-                kind=_kind(report, has_status=any(shard.age_s is not None for shard in own)),
-                leases=len(own),
-                share=len(own) / open_count if open_count else 0.0,
+                kind=_kind(report, has_status=any(shard.age_s is not None for shard in own_shards)),
+                leases=len(own_shards),
+                share=len(own_shards) / open_count if open_count else 0.0,
                 is_alive=is_alive,
                 is_leader=worker == leader,
                 heard_s=None if heard_at_s is None else now_s - heard_at_s,
                 cpu_percent=_cpu(report),
-                behind_s=furthest(own),
+                behind_s=furthest(own_shards),
                 drained=None if report is None else report.mld.get("drain"),
                 why=why,
                 place=WorkerPlace() if report is None else WorkerPlace.of(report),

@@ -54,20 +54,20 @@ def exposition_steps(
         return text.removesuffix(END)
 
     pieces = [written(_info(me), *([] if process is None else process.collect()))]
-    of_worker = [metric.read(metrics, at) for metric in OF_WORKER]
-    of_shards = []
+    worker_values = [metric.read(metrics, at) for metric in OF_WORKER]
+    shard_values = []
     for count, (_, part) in enumerate(sorted(metrics.shards.items())):
         if count % SHARDS_READ == 0:
             yield
         stream = me.stream if part.stream_label is None else part.stream_label
-        of_shards.append(((me.application, stream, part.shard_id), [metric.read(part, at) for metric in OF_SHARD]))
+        shard_values.append(((me.application, stream, part.shard_id), [metric.read(part, at) for metric in OF_SHARD]))
     for number, metric in enumerate(OF_SHARD):
-        for start in range(0, max(1, len(of_shards)), SHARDS_AT_A_TIME):
-            some = [(labels, values[number]) for labels, values in of_shards[start : start + SHARDS_AT_A_TIME]]
+        for start in range(0, max(1, len(shard_values)), SHARDS_AT_A_TIME):
+            some = [(labels, values[number]) for labels, values in shard_values[start : start + SHARDS_AT_A_TIME]]
             text = written(_family(metric, some))
             pieces.append(text if start == 0 else _HEADER.sub(b"", text))
             yield
-    for metric, value in zip(OF_WORKER, of_worker, strict=True):
+    for metric, value in zip(OF_WORKER, worker_values, strict=True):
         pieces.append(written(_family(metric, [((me.application, me.stream), value)])))
         yield
     is_open_metrics = encoder(Families(())) == END
