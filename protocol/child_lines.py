@@ -20,9 +20,10 @@ from mld.protocol.messages import (
 
 CROWDED_CHARS = 16 * 1024
 MEMBERS_MAX = 1000
-"""If a line longer than CROWDED_CHARS has more commas than this, only its first CROWDED_CHARS are parsed, because
-parsing half a million members would delay the daemon. A message has five members, so a message at the beginning of such
-a line is still found."""
+"""If a line longer than CROWDED_CHARS has more commas and opening brackets than this, only its first CROWDED_CHARS are
+parsed, because parsing half a million members would delay the daemon, and deep nesting takes memory: where it is
+refused depends on Python and on the size of the stack. A message has five members, so a message at the beginning of
+such a line is still found."""
 REASON_CHARS_MAX = 80
 """How many characters of a child's line are quoted in an `Ignored.reason`."""
 _WHITESPACE = " \t\r\n\ufeff"
@@ -40,7 +41,7 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
     """
     if not line:
         return Ignored("an empty line", quiet=True)
-    if len(line) > CROWDED_CHARS and line.count(",") > MEMBERS_MAX:
+    if len(line) > CROWDED_CHARS and sum(map(line.count, ",[{")) > MEMBERS_MAX:
         line = line[:CROWDED_CHARS]
     start = len(line) - len(line.lstrip(_WHITESPACE))
     try:

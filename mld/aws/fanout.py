@@ -145,4 +145,5 @@ def _text_of(payload: bytes) -> str:
         document = json.loads(payload)
     except (ValueError, RecursionError):
         return ""
-    return str(document.get("message") or document.get("Message") or "") if isinstance(document, dict) else ""
+    found = document.get("message") or document.get("Message") if isinstance(document, dict) else None
+    return found if isinstance(found, str) else ""

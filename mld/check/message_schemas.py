@@ -13,6 +13,8 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 SCHEMA_URN = "urn:mld:protocol:"
+FLAW_CHARS_MAX = 500
+"""jsonschema quotes the value that it refuses, which may be as long as a line."""
 
 
 @cache
@@ -22,9 +24,11 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def flaw(name: str, message: object) -> str | None:
-    """Return how a message violates the schema called `name`; None if it follows the schema."""
+    """Return how a message violates the schema called `name`, in at most FLAW_CHARS_MAX characters; None if it does
+    not.
+    """
     for error in validator(name).iter_errors(message):
-        return str(error.message)
+        return str(error.message)[:FLAW_CHARS_MAX]
     return None
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,9 @@ from mld.properties.printable import printable, printable_lines
 OPENED_BYTES_MAX = 16 << 20
 HEX_BYTES_MAX = 1_024
 TEXT_CHARS_MAX = 100_000
+JSON_DEPTH_MAX = 100
+"""Deeper JSON counts as text: each level is indented by two spaces more, so that laying out 60,000 levels takes minutes
+and gigabytes. Without a bound it depends on Python which depth is read."""
 HEX_COLUMNS = 16
 GZIP_MAGIC = b"\x1f\x8b"
 _ALLOWED_CONTROLS = "\n\t\r"
@@ -98,19 +102,30 @@ def _cut(text: str) -> str:
 
 def read(data: bytes) -> tuple[str, Any]:
     """Return the kind of a payload (`json`, `text` or `bytes`) and its value: the parsed JSON, a string, or the
-    bytes.
+    bytes. JSON nested deeper than JSON_DEPTH_MAX counts as text.
     """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return "bytes", data
     if text.lstrip()[:1] in ("{", "["):
-        try:
-            return "json", json.loads(text)
-        except (ValueError, RecursionError):
-            pass
+        with suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            if not _is_deep(value):
+                return "json", value
     is_text = all(character.isprintable() or character in _ALLOWED_CONTROLS for character in text[:TEXT_CHARS_MAX])
     return ("text", text) if is_text else ("bytes", data)
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a JSON value is nested deeper than JSON_DEPTH_MAX."""
+    level = [value]
+    for _ in range(JSON_DEPTH_MAX + 1):
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [one for values in inner for one in values]
+        if not level:
+            return False
+    return True
 
 
 def hex_dump(data: bytes) -> str:

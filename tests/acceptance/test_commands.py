@@ -247,8 +247,9 @@ def test_local_can_be_called_by_a_name_that_was_allowed() -> None:
         with urllib.request.urlopen(health, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         health.add_header("Host", "foreign:4567")
-        with pytest.raises(urllib.error.HTTPError, match="403"):
+        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
             urllib.request.urlopen(health, timeout=PATIENCE_S)
+        refused.value.close()
 
 
 def test_local_on_a_taken_port_says_so() -> None:

@@ -87,6 +87,11 @@ ATTACKS = (
         (ENDED, "nested too deeply", "RecursionError", CPU, MEMORY),
     ),
     Attack(
+        "a number of many digits",
+        _job({"type": "bytes", "logicalType": "decimal", "precision": 40}, _long(300_000) + b"\x7f" * 300_000),
+        (CPU,),
+    ),
+    Attack(
         "more text than its bound",
         _job(_array("bytes"), b"".join((_long(1), _long(_FLAGS), bytes(_FLAGS), b"\0")), is_compressed=True),
         ("becomes more than", MEMORY, CPU),

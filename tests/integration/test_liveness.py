@@ -41,7 +41,8 @@ def probe(address: str, path: str = "/livez", patience_s: float = PROBE_S) -> in
         with urllib.request.urlopen(address + path, timeout=patience_s) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
-        return refused.code
+        with refused:
+            return refused.code
     except (TimeoutError, OSError):
         return None
 

@@ -166,7 +166,8 @@ def test_metrics_are_scraped_only_if_the_file_says_so(make_world: MakeWorld) -> 
     world = make_world()
     daemon = world.daemon(mld__http="127.0.0.1:0", mld__metrics="none")
     address = daemon.wait_for_event("http_serving")["address"]
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
+    refused.value.close()
     with urllib.request.urlopen(f"http://{address}/livez", timeout=PATIENCE_S) as alive:
         assert alive.status == 200

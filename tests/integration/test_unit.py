@@ -63,7 +63,8 @@ def fetch(address: str, path: str) -> tuple[int, str]:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize(

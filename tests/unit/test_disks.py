@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -64,7 +65,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+    is_possible = os.geteuid() == 0 and shutil.which("mount") is not None
+    if not is_possible or subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("only root can make a file system")
     yield place
     subprocess.run(["umount", str(place)], check=True)

@@ -392,6 +392,7 @@ def test_errors_of_the_call_and_inside_the_stream_are_the_same(
         (event(b"[]"), errors.InvalidStreamResponseError, "not as documented"),
         (event(b'{"Records":1}'), errors.InvalidStreamResponseError, "no array of Records"),
         (event_frames.exception("X", b"\xff"), errors.StreamUnavailableError, "SubscribeToShard: X"),
+        (event_frames.exception("X", b'{"message":[1]}'), errors.StreamUnavailableError, "SubscribeToShard: X$"),
         (event_frames.frame({":message-type": "odd"}, b""), errors.InvalidStreamResponseError, "odd"),
         (
             event_frames.frame({":message-type": "error", ":error-code": "InternalFailure"}, b""),

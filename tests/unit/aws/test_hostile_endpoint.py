@@ -157,10 +157,13 @@ async def test_botocore_refuses_an_answer_that_was_cut_off(
         await service.close()
 
 
+NESTED = b"[" * 30_000 + b"]" * 30_000
+"""Python 3.14 reads it, and refuses only what is nested deeper."""
 BOMB = gzip.compress(bytes(100 * MEGABYTE), 9)
 LYING = {
     "a gzip bomb": answer(BOMB, "Content-Encoding: gzip"),
     "nested": answer(b"[" * 5_000),
+    "nested, and ends": answer(b'{"Records":%s,"B":{"BS":%s}}' % (NESTED, NESTED)),
     "nested, large": answer(b'{"a":' * 300_000),
     "a number of a million digits": answer(b'{"a":' + b"9" * MEGABYTE + b"}"),
     "no document": answer(b"<html>"),
@@ -179,6 +182,9 @@ LYING = {
     "a refusal of many words": answer(b'{"message":"' + b"x" * 50_000 + b'"}', status="400 Bad Request"),
     "a refusal with a long code": answer(b'{"__type":"' + b"x" * 50_000 + b'"}', status="400 Bad Request"),
     "a refusal that is nested": answer(b"[" * 50_000, status="400 Bad Request"),
+    "a refusal that is nested and ends": answer(NESTED, status="400 Bad Request"),
+    "a refusal with nested words": answer(b'{"message":%s}' % NESTED, status="400 Bad Request"),
+    "a refusal with a nested code": answer(b'{"__type":%s}' % NESTED, status="400 Bad Request"),
 }
 
 

@@ -123,8 +123,9 @@ def test_a_refusal_of_a_stream_is_injected_in_its_own_form(aws: EmbeddedAws, tab
 def test_a_control_that_cannot_be_understood_says_so(aws: EmbeddedAws, body: Any) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         aws.control("POST", "dynamodb/split", body)
-    assert refused.value.code == 400
-    assert json.loads(refused.value.read())["error"]
+    with refused.value as answer:
+        assert answer.code == 400
+        assert json.loads(answer.read())["error"]
 
 
 def test_an_index_that_exists_already_is_refused_as_dynamodb_refuses_it(aws: EmbeddedAws, table: str) -> None:

@@ -59,6 +59,18 @@ def test_json_is_laid_out_text_is_text_and_the_rest_is_hex() -> None:
     assert "\x1b" not in body(Payload(b'{"a": "\\u001b[31m"}'))
 
 
+@pytest.mark.parametrize("form", ["[%b]", '{"a":%b}'])
+def test_json_that_is_nested_deeply_is_text_on_all_pythons(form: str) -> None:
+    """Where Python's parser gives up depends on its version. Laid out, 60,000 levels would take gigabytes."""
+    before, after = form.encode().split(b"%b")
+
+    def kind_of(levels: int) -> str:
+        return record_view.read(before * levels + b"1" + after * levels)[0]
+
+    depths = (1, record_view.JSON_DEPTH_MAX, record_view.JSON_DEPTH_MAX + 1, 900, 5_000, 60_000)
+    assert [kind_of(levels) for levels in depths] == ["json", "json", "text", "text", "text", "text"]
+
+
 def test_long_payloads_are_cut_for_people() -> None:
     assert body(Payload(b"a" * 200_000)).endswith("… 100000 characters more")
     assert body(Payload(b"\xff" * 2_000)).endswith("… 976 bytes more")

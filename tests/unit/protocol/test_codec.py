@@ -266,10 +266,19 @@ def test_no_line_whatsoever_raises(line: str, dialect: Dialect) -> None:
         '{"action":"status","responseFor":"initialize","more":[' + "1," * 500_000 + "1]}",
         '{"action":"status",' + '"action":"status",' * 50_000 + '"responseFor":"initialize"}',
         '{"a":' * 200_000,
+        '{"a":' * 160_000 + "1" + "}" * 160_000,
         "[" * 1_000_000,
         "9" * 1_000_000,
     ],
-    ids=["numbers", "a crowded message", "a member again and again", "deep objects", "deep arrays", "one number"],
+    ids=[
+        "numbers",
+        "a crowded message",
+        "a member again and again",
+        "deep objects",
+        "deep and ended",
+        "deep arrays",
+        "one number",
+    ],
 )
 def test_a_line_of_a_mebibyte_that_is_no_message_costs_no_more_than_itself(line: str) -> None:
     tracemalloc.start()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.check.message_schemas import flaw, validator
+from mld.check.message_schemas import FLAW_CHARS_MAX, flaw, validator
 from mld.processors import daemon_lines
 from mld.protocol import child_lines, codec
 from mld.protocol.messages import (
@@ -105,6 +105,11 @@ def test_every_message_that_follows_the_schema_is_accepted_by_the_codec(
     if flaw(IN[dialect], message) is None:
         accepted = child_lines.parse_child_line(json.dumps(message), dialect)
         assert isinstance(accepted, ActionStatus | CheckpointRequest)
+
+
+def test_a_flaw_quotes_no_more_than_its_beginning_of_a_long_value() -> None:
+    found = flaw("status", {"action": "status", "responseFor": ["x"] * 100_000})
+    assert found is not None and len(found) <= FLAW_CHARS_MAX
 
 
 @pytest.mark.parametrize(

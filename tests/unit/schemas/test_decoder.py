@@ -61,7 +61,7 @@ def test_a_decoder_that_somebody_ends_is_started_again_and_loses_no_record() -> 
 
 def test_shards_take_turns_after_a_record_that_ends_the_decoder() -> None:
     """A shard of nothing but such records holds up another one for one of them, not for all."""
-    bad = next(attack for attack in ATTACKS if attack.name == "nested without end")
+    bad = next(attack for attack in ATTACKS if attack.name == "a number of many digits")
 
     async def run() -> int:
         decoder = DecoderProcess()
