@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -81,22 +82,23 @@ def test_no_file_is_written_that_cannot_be_restored(tmp_path: Path, monkeypatch:
     assert not path.exists()
 
 
-@pytest.fixture
+@contextmanager
 def small_disk() -> Iterator[None]:
-    """No file may be longer than 100 bytes."""
+    """No file may be longer than 100 bytes; no fixture, because pytest may write its own output into a file."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "out"
     why = r"cannot write .*out: File too large; nothing was changed"
-    with pytest.raises(ActRefusedError, match=why), saved_file(path) as file:
+    with small_disk(), pytest.raises(ActRefusedError, match=why), saved_file(path) as file:
         file.write("x" * 10_000)
     assert not path.exists()
 
