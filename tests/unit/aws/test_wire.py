@@ -757,13 +757,16 @@ async def test_over_tls_a_truncated_answer_and_a_time_out_are_no_answers(tmp_pat
             assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b"{}"
 
 
-def streaming(*pieces: bytes, pause_s: float = 0.0) -> Callable[[socket.socket], None]:
-    """Answers with a stream in these chunks, then ends the connection."""
+def streaming(
+    *pieces: bytes, pause_s: float = 0.0, before: Callable[[], object] = lambda: None
+) -> Callable[[socket.socket], None]:
+    """Answers with a stream in these chunks, then ends the connection. Calls `before` ahead of each chunk."""
 
     def serve(peer: socket.socket) -> None:
         peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for piece in pieces:
             time.sleep(pause_s)
+            before()
             peer.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
         peer.sendall(b"0\r\n\r\n")
 

@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from botocore.credentials import Credentials
 from mld.aws.client import BotoService
 from mld.aws.wire.loop_connection import BODY_BYTES_MAX
 from mld.core.errors import AwsUnreachableError, MldError
+from tests.support.patience import PATIENCE_S
 from tests.unit.aws.test_client import service_of
 from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, refusal, streaming, then_close, wire
 from tests.unit.aws.throwing import THROWN, anew
@@ -185,11 +187,13 @@ async def test_a_stream_that_the_loop_cannot_watch(monkeypatch: pytest.MonkeyPat
 async def test_a_stream_that_breaks_in_an_unknown_way(monkeypatch: pytest.MonkeyPatch) -> None:
     trap = trapped(monkeypatch, socket.socket, "recv", on_loop)
     frame = (16).to_bytes(4, "big") + bytes(12)
-    with Server(*[streaming(frame, pause_s=0.01)] * len(THROWN)) as server:
+    armed = threading.Semaphore(0)  # before that no frame is sent, which might be received with the head of the answer
+    with Server(*[streaming(frame, before=partial(armed.acquire, timeout=PATIENCE_S))] * len(THROWN)) as server:
         async with wire(server) as service:
             for error in THROWN:
                 source = await service.open_stream("SubscribeToShard", SUBSCRIPTION)
                 trap.error = error
+                armed.release()
                 with pytest.raises(type(error)):
                     await asyncio.wait_for(source.next(), 10)
                 trap.error = None
