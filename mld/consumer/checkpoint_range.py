@@ -87,7 +87,7 @@ class CheckpointRange:
         if not is_position_text(sequence):
             return Illegal(f"not a sequence number: {sequence[:SEQUENCE_DIGITS_MAX]!r}")
         position = _as_stored(sequence, sub)
-        if position.number == 0:
+        if position.number == 0:  # no record has this number: the child means `last`
             position = self.last
         if position != self.last and not self._was_given(position):
             given = "no record" if self.first is None else f"{self.first} to {self.end_sequence or self.largest}"

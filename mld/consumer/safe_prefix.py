@@ -83,7 +83,8 @@ class SafePrefix:
 
     def given(self, records: Sequence[SharedRecord], last_of: Mapping[int, SharedRecord]) -> None:
         """Note that children get these records of a page. They are in the order of the shard, after all earlier ones.
-        `last_of` maps each child that gets any to the last of its records.
+        `last_of` maps each child that gets any to the last of its records. Beyond `RECORDS_MAX` records, the page is
+        kept as one stretch, and too many stretches are joined in pairs.
         """
         if not self._stretches and len(self._open) + len(records) <= RECORDS_MAX:
             self._open.extend(records)

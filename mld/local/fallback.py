@@ -50,11 +50,11 @@ class OtherServices:
         loop = asyncio.get_running_loop()
         self._port = port
 
-        def tell(events: Sequence[TableEvent]) -> None:
+        def publish_on_loop(events: Sequence[TableEvent]) -> None:
             with contextlib.suppress(RuntimeError):  # the server and the loop are closed
                 loop.call_soon_threadsafe(publish, events)
 
-        self._changes = TableChanges(now, tell)
+        self._changes = TableChanges(now, publish_on_loop)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
         self._apps: dict[str, WsgiApp] = {}
         self._importing = self._executor.submit(_import)

@@ -84,18 +84,18 @@ class ShardLog:
         any.
         """
         start = max(self._first, bisect_left(self._numbers, position))
-        wanted = min(len(self._numbers), start + limit)
+        end = min(len(self._numbers), start + limit)  # where the span would end without the limit of bytes
         before = self._totals[start - 1] if start else self._base_bytes
-        stop = max(bisect_right(self._totals, before + bytes_max, start, wanted), min(start + 1, wanted))
+        stop = max(bisect_right(self._totals, before + bytes_max, start, end), min(start + 1, end))
         more = stop < len(self._numbers)
-        seen = max(start, stop - 1)
+        last_or_next = max(start, stop - 1)
         return LogSpan(
             fragments=self._fragments[start:stop],
             last=self._numbers[stop - 1] if stop > start else None,
-            seen_s=self._arrivals[seen] if more else 0.0,
+            seen_s=self._arrivals[last_or_next] if more else 0.0,
             size_bytes=self._totals[stop - 1] - before if stop > start else 0,
             more=more,
-            cut_by_size=stop < wanted,
+            cut_by_size=stop < end,
         )
 
     def number_at_time(self, timestamp: float) -> int | None:

@@ -64,6 +64,7 @@ class RawPage:
     pieces: tuple[Piece, ...]
     sequences: Sequences
     bears_magic: bool
+    """Whether a payload may begin with the magic bytes of a KPL aggregate."""
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...] = ()
@@ -71,6 +72,7 @@ class RawPage:
     """Places of all records, sorted by sequence number; empty if the page cannot have aggregates."""
 
     def __post_init__(self) -> None:
+        """Fill `in_order` if the page may have aggregates."""
         if self.bears_magic:
             object.__setattr__(self, "pieces", tuple(piece.joined() for piece in self.pieces))
             self.in_order.extend(self.places())

@@ -282,7 +282,10 @@ class PoisonSearch:
         return None
 
     def _until_done(self, source: BatchSource, records: int) -> None:
-        """Try a part once; try a single record several times. Raises the errors of `Jobs.until_done`."""
+        """Try a part once, but a single record several times. Raises the errors of `Jobs.until_done`.
+
+        If no sink has taken anything in this search, the record may be good and its sink in trouble. So a single record
+        that can be computed is then tried for a minute (`WAITED_MAX`), once in a search."""
         try:
             self._jobs.until_done(source, attempts.ATTEMPTS_MAX if records == 1 else 1)
         except (ValueFailed, DataRefused):

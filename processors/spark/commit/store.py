@@ -214,7 +214,7 @@ class PosixStore:
         """Create a file in one step: the draft is written in full, and then linked to the name. Return False if the
         name is taken. Raises SinkRefused if the file system has no hard links.
         """
-        self.remove(draft)  # not overwritten, because an entry with another number may be a hard link to it
+        self.remove(draft)  # a draft left by a crash is not overwritten: an entry may be a hard link to the same file
         try:
             with self._below(draft) as (here, name), self._below(path) as (there, new):
                 fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode, dir_fd=here)
