@@ -86,7 +86,9 @@ class EffectiveValue:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfiguration:
-    """The result of `load`. Only `settings`, `spark` and `secrets` may contain secrets, and must not be shown."""
+    """The result of `load`. `settings`, `spark`, `secrets` and `streams_file` may contain secrets, and must not be
+    shown; the other fields may be.
+    """
 
     path: str
     settings: Settings

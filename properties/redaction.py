@@ -130,6 +130,7 @@ def _command(words: list[str]) -> list[str]:
         elif before == "-m" and _PYTHON.fullmatch(words[0]) and _MODULE.fullmatch(word):
             shown.append(word)
         else:
+            # The value of a short flag may follow it directly, as in -pSECRET.
             shown.append(word[:2] + HIDDEN if _SHORT_FLAG.match(word) else HIDDEN)
     return shown
 

@@ -59,18 +59,22 @@ def check_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], s
 
 
 def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[Remark]:
-    """Refuse to write plain files into a local directory whose readers would never see them."""
+    """Yield an error for each local directory that would get plain files, but belongs to a table that lists its own
+    files (`TAKEN_BY`): readers would never see ours.
+    """
     places = [
         (f"{SINK_PREFIX}{sink.name}.path", sink.values.get("path", ""), sink.place)
         for sink in lines.sinks
         if sink.values.get("format", PLACED[0]).lower() in FILES
     ]
-    letters = f"{PREFIX}deadLetter"
-    places.append((letters, str(lines.values["deadLetter"] or ""), lines.shown.get(letters, ("", ""))[1]))
+    dead_letter_key = f"{PREFIX}deadLetter"
+    places.append(
+        (dead_letter_key, str(lines.values["deadLetter"] or ""), lines.shown.get(dead_letter_key, ("", ""))[1])
+    )
     for key, path, place in places:
-        plain = spelled(path) if path else ""
+        uniform_path = spelled(path) if path else ""
         for name, owner in TAKEN_BY.items():
-            if plain and "://" not in plain and exists(posixpath.join(plain, name)):
+            if uniform_path and "://" not in uniform_path and exists(posixpath.join(uniform_path, name)):
                 why = f"has {name}, as {owner} keeps it, and readers go by that alone: they would never see our files"
                 yield Remark(Level.ERROR, key, place, why, "use a new directory")
 

@@ -58,8 +58,8 @@ None, the reply depends on the lease in memory.
 
 
 class SessionOver(Exception):
-    """Raised if the session cannot go on. It has the broken rule, and whether the child has closed its output
-    (`ended`).
+    """Raised if the session cannot go on, with the rule that the child broke. `ended` says whether the child has closed
+    its output.
     """
 
     def __init__(self, rule: Rule, reason: str, *, ended: bool) -> None:

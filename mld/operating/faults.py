@@ -55,7 +55,7 @@ class Probe(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FleetFault:
-    """One thing that is wrong. Two faults are equal if their kind and subject are."""
+    """One thing that is wrong. Two faults are equal if their kinds and subjects are equal."""
 
     kind: str
     subject: str

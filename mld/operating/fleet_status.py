@@ -42,7 +42,7 @@ NO_HASH_KEYS = HashRange(0, 1)
 
 
 class NoStreamError(MldError):
-    """The stream that was asked about has no leases. The text names the streams that have some."""
+    """The stream that an operator has named has no leases. The text names the streams that have some."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class ActRefusedError(MldError):
-    """A command is refused before it has changed anything. The message names the reason and the remedy."""
+    """A command is refused. The message names the reason and the remedy. Nothing is changed yet, unless
+    `Application.carry_out` finds only while it writes that somebody else is at work.
+    """
 
 
 @dataclass(frozen=True, slots=True)

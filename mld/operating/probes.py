@@ -35,17 +35,17 @@ async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> F
     """Return the fleet's status, with the lag that Kinesis reports for shards whose lag was unknown. These shards
     are judged again, with `lag_max_s` as the greatest lag that is no fault.
     """
-    answers: dict[str, int] = {}
-    refused: dict[str, StreamError] = {}
-    for one, leases in by_stream(settings, silent(status)):
-        async with streams_of(one) as streams:
-            found, why = await probe(streams, leases, initial_position(one.initial_position))
-        answers |= found
-        refused |= why
-    if refused:
-        key = min(refused)
-        say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
-    return with_probed(status, answers, lag_max_s)
+    all_lags_ms: dict[str, int] = {}
+    all_errors: dict[str, StreamError] = {}
+    for stream_settings, leases in by_stream(settings, silent(status)):
+        async with streams_of(stream_settings) as streams:
+            lags_ms, errors = await probe(streams, leases, initial_position(stream_settings.initial_position))
+        all_lags_ms |= lags_ms
+        all_errors |= errors
+    if all_errors:
+        key = min(all_errors)
+        say(f"{len(all_errors)} shards could not be asked about, among them {key}: {all_errors[key]}")
+    return with_probed(status, all_lags_ms, lag_max_s)
 
 
 async def listed_of(settings: Settings, status: FleetStatus) -> dict[str | None, Listed]:
