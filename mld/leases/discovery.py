@@ -1,13 +1,13 @@
 """`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, so that the keeper holds them.
 
 Rules: leases#discovery-of-assigned-leases, leases#owner-index. Java holds a lease as soon as it has read the row. Here
-the row is renewed first, and the lease counts as held from the moment that renewal was sent: having read the row is not
-enough.
+a read is not enough: the row is renewed first, and the lease counts as held from the time at which that renewal was
+sent.
 
-The index is eventually consistent: it may name rows that are not ours any more, and each of these costs only a read. If
-the previous owner of a row is still finishing, the row is read again twice a second until it belongs to us or to a
-third worker. The failover watcher passes on each scan of the whole table (`saw_table`), and the next query of the index
-is due one period after that.
+The index of leases by owner is eventually consistent: it may name rows that are not ours any more, and each of these
+costs only a read. If the previous owner of a row is still finishing, the row is read again twice a second until it
+belongs to us or to a third worker. The failover watcher passes on each scan of the whole table (`saw_table`), and the
+next query of the index is due one period after that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from mld.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
 
-PENDING_POLL_S = 0.5  # pause between reads of a row whose old owner is finishing; meanwhile nobody reads the shard
+PENDING_POLL_S = 0.5
+"""Pause between two reads of a row whose previous owner is finishing. Short, because nobody reads the shard from the
+release of the lease until our next read of the row.
+"""
 DUE_MARGIN_S = 0.001  # added to timers, which may fire slightly early: then their work is certainly due
 GETS_CONCURRENT_MAX = 10  # renewals keep the other half of the concurrent requests
 
@@ -58,7 +61,8 @@ class LeaseDiscovery:
         self._waiting: dict[str, None] = {}  # keys of rows to read, in order, each once
         self._has_waiting = asyncio.Event()
         self._looking: set[str] = set()  # keys of the rows that are being read now
-        self._pending: dict[str, float] = {}  # rows that previous owners are finishing, and when to read each again
+        self._pending: dict[str, float] = {}
+        """The rows whose previous owners are still finishing, by key, with the time at which to read each again."""
         self._pending_changed = asyncio.Event()
 
     def wake(self, keys: Iterable[str] = ()) -> None:
@@ -70,8 +74,8 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, leads_alone: bool) -> None:
-        """Look at the rows of a scan of the whole table. `leads_alone`: this worker leads, and no other worker could
-        assign a lease to it without our knowledge.
+        """Look at the rows of a scan of the whole table. `leads_alone`: this worker leads and there is no other worker,
+        so nobody else can have assigned a lease to it.
         """
         self._shown_at = self.clock.monotonic()
         self._leads_alone = leads_alone
@@ -135,7 +139,7 @@ class LeaseDiscovery:
         self._enqueue(key for key in keys if not self.keeper.has(key) and key not in self._pending)
 
     async def _poll_pending_forever(self) -> None:
-        """Have rows read again whose previous owners are still finishing, each when it is due."""
+        """Have each pending row (its previous owner is still finishing) read again when that is due."""
         while True:
             self._pending_changed.clear()
             now = self.clock.monotonic()

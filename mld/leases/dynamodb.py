@@ -1,7 +1,7 @@
 """`DynamoLeaseTable`: the lease table in DynamoDB, one request per call, without retries.
 
 Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. Every
-write has a condition. If it is not certain whether a call succeeded, a `TableError` is raised.
+write has a condition. If a call fails, or its outcome is unknown, a `TableError` is raised.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ RESTORES_AT_ONCE = 20  # rows of a lost table that are created concurrently; as 
 
 @raises_only(TableUnavailableError)
 class DynamoLeaseTable:
-    """Implements the `StoredTable` port by a DynamoDB `Service`. With `scan_segments` 0 the number of segments depends
-    on the table's size.
+    """Implements the `StoredTable` port by a DynamoDB `Service`. `scan_segments` is the number of parallel segments of
+    a scan; with 0 it depends on the table's size.
 
-    `settings` are used only if the table is created. `key_name` names the hash key. It differs from the default only
-    for a table of reports, which operators' commands write through this class.
+    `settings` are used only if the table is created. `key_name` names the hash key; only for a table of reports, which
+    operators' commands write through this class, it is another than the default.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class DynamoLeaseTable:
         """How many segments suit the size of the table, as last known; used until `_size_known_until`."""
         self._size_known_until = clock.monotonic()
         self._known: dict[str, Lease] = {}
-        """The rows as last seen. A lost table is restored from them."""
+        """The leases as last seen, by key. A lost table is restored from them."""
         self._lost_since: float | None = None
         self._corrupt_lines = RowLines("lease rows that cannot be read", clock)
         self._corrupt_reported: dict[str, tuple[str, float]] = {}
         """Unreadable rows by key: the reason that was logged, and when."""
         self._creates_from = -math.inf
-        """Before this time, after a restoration, no rows are created for shards, because other workers may still
-        restore rows of these shards with their positions. The other workers get as much time after our restoration as
+        """Used after a lost table was restored. Before this time no new rows are created, because other workers may
+        still restore the rows of the same shards, with their positions. They get as much time after our restoration as
         passed between the loss and our restoration."""
 
     # --- the table itself ---------------------------------------------------------------------------------------------
@@ -109,13 +109,13 @@ class DynamoLeaseTable:
         return self._lost_since
 
     def _note_missing(self) -> None:
-        """Note that an answer shows that the table is missing. If it had rows before, it was lost."""
+        """Note that an answer shows that the table is missing. If rows of it were seen before, the table is lost."""
         if self._known and self._lost_since is None:
             self._lost_since = self._clock.monotonic()
 
     async def restore(self, worker: str) -> int:
-        """Create a lost table, and its rows as `worker` saw them last, without owners. Return how many rows were
-        created. For some time after that, `apply` refuses to create rows. Raises TableError.
+        """Create a lost table, and those of its rows that `worker` may restore (`may_restore`), without owners. Return
+        how many rows were created. For some time after that, `apply` refuses to create rows. Raises TableError.
         """
         await self.ensure()
         known = self._known.values()
@@ -132,11 +132,12 @@ class DynamoLeaseTable:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def scan(self, part: tuple[int, int] | None = None, *, consistent: bool = False) -> TableScan:
-        """Return all rows, or only one part of them (`LeaseTable.scan`). Raises TableError, but not for corrupt rows:
-        these are in the result.
+        """Return all rows, or only one part of them (`LeaseTable.scan`). Raises TableError. Corrupt rows do not raise;
+        they are in the result.
 
-        The rows are also kept, so that they can be restored if the table is lost. Leases with the mark of mld 0.2 get
-        the heartbeats of their owners. These are in rows of their own, so this is done only if all rows are read.
+        The rows are also remembered, so that they can be restored if the table is lost. In a lease with the mark of mld
+        0.2, the mark is replaced by the owner's heartbeat. That is in another row, so this is done only if all rows are
+        read.
         """
         segments = 1 if part is not None else await self._segments()
         found = _Found()
@@ -158,8 +159,8 @@ class DynamoLeaseTable:
         return TableScan(tuple(leases), tuple(found.corrupt), tuple(found.others))
 
     def _report_corrupt(self, corrupt: Sequence[tuple[str, str]], *, is_whole: bool) -> None:
-        """Log each unreadable row when it is first seen, and then once an hour until it is repaired. `is_whole`:
-        `corrupt` has all unreadable rows of the table.
+        """Log each unreadable row when it is first seen, and then once an hour until it is repaired. `is_whole`: the
+        whole table was read, so `corrupt` has all its unreadable rows.
         """
         now_s, reported = self._clock.monotonic(), {}
         for key, reason in corrupt:
@@ -181,8 +182,8 @@ class DynamoLeaseTable:
             await _parse_page(page, found)
 
     async def _segments(self) -> int:
-        """Return how many segments to scan in parallel. DescribeTable is called for the table's size only if a scan had
-        several pages.
+        """Return in how many parallel segments to scan the table. Only if a scan had several pages, DescribeTable is
+        called to learn the table's size.
         """
         if self._scan_segments > 0:
             return self._scan_segments
@@ -211,7 +212,9 @@ class DynamoLeaseTable:
         return {lease.key: lease for lease in found.leases}
 
     async def _get_batch(self, keys: list[str], found: _Found) -> list[str]:
-        """Read these rows. Return the keys that DynamoDB has not processed; at least one row was read."""
+        """Read these rows. Return the keys that DynamoDB has not processed. If it has processed none, raise
+        TableThrottledError.
+        """
         wanted = {"Keys": [{rows.KEY: {"S": key}} for key in keys], "ConsistentRead": True}
         params = {"RequestItems": {self._table_name: wanted}}
         try:
@@ -237,8 +240,8 @@ class DynamoLeaseTable:
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
         """Carry out a conditional write, and return the answer that its function in `writes` describes. Raises
-        TableError; in particular, TableMissingError if the write would create a row while other workers may still
-        restore rows of a lost table.
+        TableError. A write that creates a row raises TableMissingError while other workers may still restore rows of a
+        lost table.
         """
         if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
@@ -252,42 +255,42 @@ class DynamoLeaseTable:
         return answer
 
     async def _send(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """Send one write, and one more if the refusal leads to another write; return the answer."""
+        """Send one write and return the answer. If it is refused, and the refusal leads to another write, send that."""
         if write.item is not None and not self.types_rows:
             write = replace(write, item={name: value for name, value in write.item.items() if name != rows.ENTITY_TYPE})
         operation, params = request_of(write, self._key_name)
         try:
             answer = await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
         except RefusedError as refused:
-            judged = write.refused(await self._row_behind(refused, write.key) if write.wants_row else None)
-            return await self._send(judged) if isinstance(judged, LeaseWrite) else judged
+            outcome = write.refused(await self._present_row(refused, write.key) if write.wants_row else None)
+            return await self._send(outcome) if isinstance(outcome, LeaseWrite) else outcome
         return write.accepted(answer.get("Attributes", {}))
 
-    async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
-        """Return the row that did not fulfil a write's condition. The answer usually has it; if not, the row is read:
-        it may be gone, or the server does not return rows with a refusal.
+    async def _present_row(self, refused: RefusedError, key: str) -> Lease | None:
+        """Return the row that did not fulfil a write's condition. The refusal usually contains it. If not, the row is
+        read: it may be gone, or the server does not return rows with a refusal.
         """
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
 
 
 def may_restore(lease: Lease, worker: str) -> bool:
-    """Return whether `worker` may restore the lost row of `lease`, as it last saw the row.
+    """Return whether `worker` may restore the lost row of `lease`, which is the row as this worker last saw it.
 
-    If the position is older than the last checkpoint, records are only repeated. But LATEST would skip records if the
-    owner has checkpointed since, so only the owner restores a row with LATEST.
+    The owner may have stored a later checkpoint since. A row with an older position only makes records be repeated. But
+    a row at LATEST would skip records, so only the owner restores such a row.
     """
     return lease.checkpoint != LATEST or lease.actual_owner == worker
 
 
 def segments_for(table_bytes: int) -> int:
-    """Return into how many parallel segments to divide the scan of a table of this size (leases#table-reads)."""
+    """Return the number of parallel segments for the scan of a table of this size (leases#table-reads)."""
     full, rest = divmod(table_bytes, SEGMENT_BYTES)
     return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
 
 
 @dataclass(slots=True)
 class _Found:
-    """The rows that a scan has found so far: leases, rows that cannot be read (key and reason), and rows that are no
+    """The rows that a read has found so far: leases, leases that cannot be read (key and reason), and rows that are no
     leases (`others`).
     """
 
@@ -312,21 +315,21 @@ class _Found:
 
 
 async def _with_heartbeats(found: _Found) -> list[Lease]:
-    """Return the leases of a scan. In a marked lease, the mark is replaced by its owner's newest heartbeat
-    (leases#marked-rows).
+    """Return the leases of a scan. In a marked lease, the mark is replaced by the heartbeat of its owner, if that has
+    the same epoch (leases#marked-rows).
     """
     heartbeats, leases = rows.heartbeats_in(found.others), []
     for number, lease in enumerate(found.leases, start=1):
         heartbeat = heartbeats.get(lease.actual_owner or "", "")
-        is_kept = lease.heartbeat is not None and heartbeat.startswith(f"{lease.heartbeat}.")
-        leases.append(replace(lease, heartbeat=heartbeat) if is_kept else lease)
+        is_covered = lease.heartbeat is not None and heartbeat.startswith(f"{lease.heartbeat}.")
+        leases.append(replace(lease, heartbeat=heartbeat) if is_covered else lease)
         if number % ROWS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return leases
 
 
 async def _parse_page(page: Sequence[Row], found: _Found) -> None:
-    """Add the rows of a page; other tasks run in between."""
+    """Add the rows of a page to `found`; other tasks run in between."""
     for start in range(0, len(page), ROWS_PER_SLICE):
         for row in page[start : start + ROWS_PER_SLICE]:
             found.note(row)

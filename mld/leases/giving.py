@@ -2,10 +2,10 @@
 
 Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop.
 
-A lease goes to the next owner of a pending handoff. If this worker is leaving, it goes to a living worker. If no worker
-can receive it, the lease is released: then it belongs to nobody. These writes are conditional on the owners and not on
-the counter, so that they also work right after a renewal whose reply was lost. If such a write is refused, another
-worker has changed the row's owners, and the lease is no longer ours to give.
+A lease goes to the next owner of its pending handoff. If this worker is leaving, each lease goes to a living worker. If
+no worker can receive the lease, it is released: then it belongs to nobody. These writes are conditional on the owners
+and not on the counter, so that they also work right after a renewal whose reply was lost. If such a write is refused,
+another worker has changed the row's owners.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from mld.metrics.worker import LeaseMove
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RELEASE_ATTEMPTS_MAX = 4  # a release only helps other workers take the lease sooner; shutdown must not wait long for it
-HAND_OVER_ATTEMPTS_MAX = 2  # after that the lease is released; the next owner finds a released lease almost as fast
+RELEASE_ATTEMPTS_MAX = 4  # few: a stop must not wait long, and an unreleased lease is only taken a little later
+HAND_OVER_ATTEMPTS_MAX = 2  # then a worker that leaves releases the lease; others find a released lease almost as fast
 
 ReceiverOf = Callable[[Lease], Awaitable[str | None]]
+"""Returns the worker that gets a lease of a leaving worker; None if there is none."""
 
 
 @dataclass(eq=False)
@@ -56,11 +57,12 @@ class GivingAway:
         self._receiver_of = receiver_of
 
     async def give(self, holding: Holding) -> bool:
-        """Give the lease of `holding` away. If the write is refused because the row has other owners than we knew, try
-        once more with those owners. Return True if the row is known to belong to somebody else, or to nobody.
+        """Give the lease of `holding` away, or release it. Return True if the row is known to belong to another worker,
+        or to nobody.
 
-        A handoff is tried until it succeeds or the lease expires, because no other worker can complete it sooner. A
-        worker that leaves tries only a few times.
+        A handoff is tried until it is answered or the lease expires, because no other worker can complete it sooner. A
+        worker that leaves makes only a few attempts. If its write is refused because a handoff has begun or ended, it
+        tries once more with the owners that the row has now.
         """
         leaving = self._receiver_of
         for _ in range(writes.RELEASE_WRITES_MAX):

@@ -6,18 +6,19 @@ leases#overlapping-writes, leases#lost-replies, leases#retries-inside-the-lease,
 A *holding* is one uninterrupted possession of a lease under one token. It ends when a write is refused, when it expires
 by our clock, when the lease is given away or dropped, or when the same key is adopted again. The writes of a holding do
 not wait for one another: each allows for all states in which the earlier writes may have left the row (`own_writes`).
-So a slow answer, a lost reply, a time-out and a cancelled caller are all handled in the same way. An answer counts
-whenever it comes; it counts for the holding of its key that exists by then. If a row names us but we have no holding of
-it, `resumer` takes care of it.
+So a slow answer, a lost reply, a time-out and a cancelled caller are all handled in the same way. A late answer counts,
+too: for the holding of its key that exists when it comes. If a row names us but we have no holding of it, `resumer`
+takes care of the row.
 
 A holding is *believed* while no other worker can have taken the lease (`validity`). After that it is first *suspended*:
 nothing is delivered or stored for it, but it is renewed as before. If an answer shows that only our own writes have
 changed the row, the holding is believed again, under the same token. Without such an answer the holding ends after some
 time.
 
-If the leader asks for a handoff, the answer to our next write shows the request. The keeper reports the handoff and
-sets a deadline for it; until the handoff is completed, nothing else changes. Once we have begun to give a lease away,
-it is not renewed any more; if the write fails, the lease expires, and other workers take it.
+If the leader asks for a handoff, the answer to our next write shows the request. The keeper reports the handoff
+(`on_change`) and sets a deadline for it; until the handoff is completed, nothing else changes. Once the keeper has
+begun to give a lease away, it does not renew the lease any more; if the write fails, the lease expires, and other
+workers take it.
 
 The keeper must never write for a holding that has ended, and must never believe in a lease for longer than the lease
 duration.
@@ -69,14 +70,14 @@ from mld.properties.settings import LeaseSettings
 log = logging.getLogger(__name__)
 
 SLOW_S = 300.0
-"""If a tick finds that renewals of the previous tick have not been sent, leases are renewed only at every other tick
-for this long."""
+"""If a tick finds that some renewals of the previous tick are still not sent, each lease is renewed only at every other
+tick for this long."""
 FRESH_SHARE = 1.5
-"""During `SLOW_S`, a tick skips leases that were confirmed within this share of the renewal interval. When they are
-renewed, a third of the lease duration is left."""
+"""During `SLOW_S`, a tick skips leases that were confirmed within the last `FRESH_SHARE` renewal intervals. So a lease
+is renewed about two intervals after its last renewal, when a third of the lease duration is left."""
 LATENESS_SHARE = 0.1
-"""An answer that takes longer than this share of the lease duration is late. The same share is kept in reserve, in case
-an answer is slower than the one before."""
+"""An answer that takes longer than this share of the lease duration is late. Renewals are sent early enough that the
+same share is left, in case an answer is slower than the one before."""
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 STARTS_PER_SLICE = 50  # renewal tasks started before other tasks run
 EXPIRY_MARGIN_S = 0.001  # added to timers, which may fire slightly early: then the lease has certainly expired
@@ -86,6 +87,7 @@ STORE_AGAIN_SHARE = 0.5
 checkpoint again."""
 
 MakeWrite = Callable[[Lease, Span], writes.HolderWrite]
+"""Makes a write of a held lease, from the row as last seen and the states in which the write may find it."""
 
 
 @dataclass(eq=False)
@@ -93,8 +95,8 @@ class LeaseKeeper:
     """Knows which leases are ours now; all other parts of the worker ask the keeper.
 
     `on_change` is called when the set of our leases changes, when a handoff is requested, and when an operator's
-    requests change. It must return at once. `status_of` returns the status of a lease's shard, which renewals write
-    into the row.
+    requests in a row change. It must return at once. `status_of` returns the status of the shard with this lease key,
+    which renewals write into the row.
     """
 
     table: LeaseTable
@@ -115,9 +117,9 @@ class LeaseKeeper:
         self._unawaited = BackgroundTasks()  # writes that go on although their caller was cancelled
         self._holdings: dict[str, Holding] = {}  # by lease key
         self._slow_until = -math.inf
-        """Until when leases are renewed half as often, because the table is too slow."""
+        """The time until which leases are renewed half as often, because the table is too slow."""
         self._late_logged_until = -math.inf
-        """Until when late answers are not logged again."""
+        """The time until which late answers are not logged again."""
         self._times_changed = asyncio.Event()
         self._next_check_at = math.inf
         """When the deadlines of the holdings are checked next, unless `_times_changed` is set before."""
@@ -146,7 +148,7 @@ class LeaseKeeper:
         self.resumer.forget_table()
 
     def look_again(self) -> None:
-        """Check now which leases have to be resumed, and which suspended ones are believed again."""
+        """Check now which leases have to be resumed, and which suspended holdings are believed again."""
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
@@ -165,9 +167,10 @@ class LeaseKeeper:
     def adopt(
         self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED, *, answered_sent_at: float | None = None
     ) -> HeldLease | None:
-        """Hold `lease` under a new token, because a write has just made it ours or confirmed that it is ours.
+        """Hold `lease` under a new token, because a write has just made it ours or confirmed that it is ours. `how` is
+        how we got the lease, for the metrics.
 
-        The lease counts as confirmed from `sent_at`. `answered_sent_at` is the time at which the answered write was
+        The belief in the lease counts from `sent_at`. `answered_sent_at` is the time at which the answered write was
         sent, by default `sent_at`. Return None if the answer came so late that the lease has already expired.
         """
         throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
@@ -208,7 +211,8 @@ class LeaseKeeper:
             holding.throughput.record(data_bytes)
 
     def note_failing(self, key: str, token: str, note: Failing) -> None:
-        """Have the next renewal note that the record processor keeps failing; the next checkpoint removes the note.
+        """Have the next renewal write into the row that the record processor keeps failing (`note`). The next
+        checkpoint removes the note from the row.
 
         If the lease is given away before that renewal, the note is lost.
         """
@@ -222,8 +226,8 @@ class LeaseKeeper:
         """Store `position` in the row, unless the row has a later one (leases#checkpoints-only-advance). Waits while
         the holding is suspended.
 
-        Return `position`, or SHARD_END if the row was already complete. Raises LeaseLostError; or TableError if it is
-        unknown whether the position is stored, in which case the lease is kept.
+        Return `position`, or SHARD_END if the row was already complete. Raises LeaseLostError if the lease is lost;
+        TableError if it is unknown whether the position is stored; then the lease is kept.
         """
         holding = self._current(key, token)
         async with holding.storing_one:
@@ -239,9 +243,12 @@ class LeaseKeeper:
                     stored.exception()  # so that asyncio does not log it as never retrieved
 
     async def _store(self, holding: Holding, storing: Storing) -> Position:
-        """Send a checkpoint, repeatedly if necessary, until it is stored. Return the position that counts: this one, or
-        SHARD_END if the row had that already. Meanwhile a renewal may also send the checkpoint, and be the first to
-        store it.
+        """Send a checkpoint, repeatedly if necessary, until the row has it. Return the position in the row: this one,
+        or SHARD_END if the row had that already.
+
+        After an error the next attempt waits. If the answer is that other writes of ours came first (`Overtaken`), so
+        that nothing was stored, the next attempt follows at once. Meanwhile a renewal may also send the checkpoint
+        (`_renew_once`); whichever write stores it sets `storing.stored`.
         """
         attempt = 0
         while True:
@@ -270,7 +277,7 @@ class LeaseKeeper:
                     return storing.stored.result()
 
     async def _store_once(self, holding: Holding, position: Position) -> MldError | None:
-        """Send a checkpoint once, and note the row in the answer. Return the error if there is no answer, else None."""
+        """Send a checkpoint once, and note the row in the answer. Return the error if the outcome is unknown."""
         try:
             await self._write(holding, self._checkpoint_of(holding, position), position)
         except LeaseLostError as lost:
@@ -280,7 +287,9 @@ class LeaseKeeper:
         return None
 
     def _checkpoint_of(self, holding: Holding, position: Position) -> MakeWrite:
-        """Return a function that makes the write of a checkpoint. If the row has a later position, that is kept."""
+        """Return a function that makes the write of a checkpoint. A later position in the row stays; if the row is
+        complete, the condition of the write is not met.
+        """
         return lambda seen, span: writes.checkpoint(
             seen,
             position if seen.is_complete else max(position, seen.checkpoint),
@@ -288,13 +297,13 @@ class LeaseKeeper:
         )
 
     def _end_storing(self, holding: Holding, lost: LeaseLostError | None = None) -> None:
-        """End the wait for a checkpoint if the row has it, or if the lease is `lost`."""
+        """End the wait for a checkpoint if the row as last seen has it, or if the lease is `lost`."""
         storing, row = holding.storing, holding.lease
         if storing is None or storing.stored.done():
             return
         if lost is not None:
             storing.stored.set_exception(lost)
-        elif row.checkpoint >= storing.position:  # later only if an earlier checkpoint was stored without an answer
+        elif row.checkpoint >= storing.position:  # the row has a later one if that was stored without an answer to us
             storing.stored.set_result(row.checkpoint if row.is_complete else storing.position)
 
     # --- giving a lease away ------------------------------------------------------------------------------------------
@@ -303,8 +312,8 @@ class LeaseKeeper:
         """Give the lease to the next owner of a pending handoff; without one, release it, so that other workers may
         take it at once.
 
-        Afterwards the lease is not ours any more, whatever the outcome. Return True if the row is known to belong to
-        somebody else, or to nobody.
+        Whatever the outcome, the lease is not ours afterwards. Return True if the row is known to belong to another
+        worker, or to nobody.
         """
         holding = self._holding(key, token)
         if holding is None:
@@ -351,9 +360,10 @@ class LeaseKeeper:
                 await asyncio.sleep(0)
 
     def _fresh_since(self, leases: int, *, is_late: bool) -> float:
-        """Return a time: this tick skips leases that were confirmed after it (leases#renewal-rhythm).
+        """Return a time: this tick skips the leases that were confirmed after that time (leases#renewal-rhythm).
 
-        `is_late`: renewals of the previous tick have not been sent yet. The first time, a warning is logged.
+        `is_late`: some renewals of the previous tick have not been sent yet. When that happens for the first time in
+        `SLOW_S`, a warning is logged.
         """
         now = self.clock.monotonic()
         if is_late and now >= self._slow_until:
@@ -368,13 +378,13 @@ class LeaseKeeper:
             self._slow_until = now + SLOW_S
         if now >= self._slow_until:
             return now
-        answered_in_s = self.renew_interval_s + self._slots.took_s  # when renewals of the next tick are answered
+        answered_in_s = self.renew_interval_s + self._slots.took_s  # until renewals of the next tick are answered
         lasts_s = (1 - LATENESS_SHARE) * self.settings.duration_s
         return now + max(-FRESH_SHARE * self.renew_interval_s, answered_in_s - lasts_s)
 
     def _is_renewal_due(self, holding: Holding) -> bool:
-        """Return whether to renew a lease at this tick. If several writes are unanswered, it is due only if the last of
-        them is not recent and there are fewer than `OPEN_MAX`.
+        """Return whether to renew a lease at this tick. If several writes of its row are unanswered, another is sent
+        only if the last of them is not recent and there are fewer than `OPEN_MAX`.
         """
         key = holding.lease.key
         newest_at, waiting = self._rows.newest_at(key), self._rows.waiting(key)
@@ -387,8 +397,8 @@ class LeaseKeeper:
         tasks.create_task(self._renew(holding))
 
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease; after errors, retry until it is renewed, lost or expired. While this renewal waits for its
-        answer, further renewals of the lease may be sent. Errors affect this lease only.
+        """Renew one lease. After an error, try again until the lease is renewed, lost or expired. While this renewal
+        waits for its answer, further renewals of the lease may be sent. An error affects this lease only.
         """
         key = holding.lease.key
         attempt = 0
@@ -412,7 +422,7 @@ class LeaseKeeper:
                     if holding.renewing or holding.confirmed_at >= sent_at:
                         return None  # another renewal is about to be sent, or a later one was answered first
                     delay_s = self._retry_delay_s(holding, attempt, None)
-                    # While the lease is suspended, nothing is logged as a warning: the suspension was.
+                    # While the lease is suspended, failures are logged as DEBUG; the suspension itself was a warning.
                     is_first_or_last = attempt == 1 or delay_s is None
                     level = logging.WARNING if is_first_or_last and self._is_believed(holding) else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=about("renew_failed", key))
@@ -425,7 +435,7 @@ class LeaseKeeper:
             survived(error, "renewing a lease", key)
 
     async def _renew_once(self, holding: Holding, kbps: float | None) -> None:
-        """Send a renewal. If a checkpoint has not been answered in time, send that checkpoint instead."""
+        """Send a renewal. If a checkpoint waits too long for its answer, send that instead: it is a renewal, too."""
         storing, again_s = holding.storing, STORE_AGAIN_SHARE * self.renew_interval_s
         is_late = storing is not None and self.clock.monotonic() - storing.sent_at >= again_s
         if storing is not None and is_late and self._is_believed(holding):
@@ -443,8 +453,8 @@ class LeaseKeeper:
         )
 
     async def _watch_deadlines(self, tasks: asyncio.TaskGroup) -> None:
-        """Act at the deadlines of the holdings: suspend and end them, force handoffs, and send further renewals. Also
-        resume lapsed leases.
+        """Act at the deadlines of the holdings, until cancelled: suspend and end holdings, force handoffs, and send
+        further renewals. Also resume lapsed leases.
         """
         while True:
             self._times_changed.clear()
@@ -464,7 +474,7 @@ class LeaseKeeper:
             await wait_for_event(self._times_changed, wait_s)
 
     def _due_at(self, holding: Holding) -> float:
-        """Return the next deadline of this holding: its suspension or end, a further renewal, or a handoff."""
+        """Return the next deadline of this holding: for suspension or end, a further renewal, or the handoff."""
         ends_at = holding.until if holding.believed.is_set() else holding.ends_at
         due_at = min(ends_at, self._again_at(holding))
         return due_at if holding.handoff_by is None or holding.leaving else min(due_at, holding.handoff_by)
@@ -477,8 +487,8 @@ class LeaseKeeper:
             return math.inf
         if self._rows.waiting(key) >= OPEN_MAX:
             return math.inf
-        # The belief may count from the time at which a write was sent that is not answered yet. Even then, writes must
-        # not become rarer.
+        # The belief may count from the send time of a later write, which is itself unanswered (`counts_from`). Writes
+        # must not become rarer by that, so the time is counted from the last answered write.
         until = min(holding.until, holding.answered_sent_at + self.settings.duration_s)
         return again_at(newest_at, until, self.settings.duration_s)
 
@@ -498,7 +508,8 @@ class LeaseKeeper:
     # --- the one way to write -----------------------------------------------------------------------------------------
 
     async def _write(self, holding: Holding, make: MakeWrite, position: Position | None = None) -> None:
-        """Make one conditional write for a holding, and update the holding from the answer.
+        """Send one conditional write for a holding, and update the holding from the answer. `make` makes the write;
+        `position` is the checkpoint that it stores, if any.
 
         Raises LeaseLostError if the holding is over or the write is refused. After any other exception the outcome is
         unknown.
@@ -508,7 +519,7 @@ class LeaseKeeper:
         before = holding.lease
         shown = await self.send(before, lambda span: make(before, span), position)
         if isinstance(shown, Refusal):
-            # While the holding was suspended, others may have had the lease, so this proves no twin.
+            # While the holding was suspended, another worker may have had the lease, so the refusal proves no twin.
             self.lose(holding, shown if self._is_believed(holding) else replace(shown, by_twin=False))
             raise LeaseLostError(before.key, shown.why)
         self._note(holding, shown)
@@ -516,8 +527,8 @@ class LeaseKeeper:
     async def send(
         self, seen: Lease, make: Callable[[Span], writes.HolderWrite], position: Position | None = None
     ) -> RowShown | Refusal:
-        """Send one write, based on the row as `seen`; return the row that the answer shows, or the refusal. Raises
-        TableError if the outcome is unknown; after any other exception the outcome is unknown, too.
+        """Send one write, based on the row as `seen`; return the row that the answer shows, or the refusal. If this
+        raises (a TableError or any other exception), the outcome of the write is unknown.
         """
         key = seen.key
         sent = self._rows.send(seen, self.clock.monotonic(), position)
@@ -542,13 +553,13 @@ class LeaseKeeper:
         return shown
 
     def confirmed(self, shown: RowShown) -> None:
-        """Note the answer to one of the resumer's renewals of a lease that another renewal has resumed meanwhile."""
+        """Note the answer to a renewal by the resumer, if the answer to another one has made the lease held by now."""
         holding = self._holdings.get(shown.row.key)
         if holding is not None:
             self._note(holding, shown)
 
     def _counts_from(self, key: str, sent: Sent) -> float:
-        """Return the time from which an accepted write counts; note if its answer came late."""
+        """Return the time from which the belief counts after an accepted write. Count and log a late answer."""
         now, duration_s = self.clock.monotonic(), self.settings.duration_s
         followed_until = chain_end(sent.at, self._rows.sent_at(key), CHAIN_SHARE * duration_s)
         from_s = counts_from(sent.at, now, followed_until, duration_s)
@@ -573,12 +584,12 @@ class LeaseKeeper:
         )
 
     def _note(self, holding: Holding, shown: RowShown) -> None:
-        """Note the answer to a write of `holding`. If the lease has a newer holding, the answer counts for that.
+        """Note the answer to a write of `holding`. If the lease has a newer holding by now, the answer counts for that.
 
-        If the answer shows a row that is older than the one that we know, it is used only to confirm the lease. If a
-        newer row shows that another worker had the lease while the holding was suspended, the holding ends. If the
-        write was accepted, the belief counts from `counts_from` on; if the holding has expired meanwhile, the lease is
-        adopted again, unless we are giving it away.
+        The row in the answer may be older than the row that we know; then the answer is used only to confirm the
+        lease. If a newer row shows that another worker had the lease while the holding was suspended, the holding ends.
+        If the write was accepted, the belief counts from `shown.counts_from`. If the holding has expired meanwhile, an
+        accepted write adopts the lease again, unless we are giving it away.
         """
         row = shown.row
         current = self._holdings.get(row.key, holding)
@@ -594,15 +605,15 @@ class LeaseKeeper:
             current.confirm(shown.counts_from)
         if current.expired and not current.leaving:
             if is_news and shown.counts_from is not None:
-                # The answer came after the expiry, but the row is ours.
+                # The answer came after the holding had expired, but it shows that the row is ours.
                 self.adopt(row, shown.counts_from, answered_sent_at=shown.sent_at)
             return
         self._end_storing(current)
         self._note_news(current, before, row)
 
     def _note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
-        """Report what is new in `row`, the row of an answer: a requested handoff (only once), or changed requests of an
-        operator.
+        """Report what is new in `row`, the row of an answer, compared with `before`: a requested handoff (once), or
+        changed requests of an operator.
         """
         is_current = self.is_current(holding)
         if row.handoff_to is not None and holding.handoff_by is None and is_current:
@@ -630,8 +641,8 @@ class LeaseKeeper:
         return self.clock.monotonic() < holding.until
 
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still exists, even if suspended. First suspend it, lift its suspension or end it, if
-        it is time for that.
+        """Return whether a holding still exists, even if it is suspended. Before that, suspend it, lift its suspension
+        or end it, if that is due by the clock.
         """
         key = holding.lease.key
         if self._holdings.get(key) is not holding:
@@ -657,7 +668,7 @@ class LeaseKeeper:
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
-        """End a holding because a write was refused; the resumer may get the lease back."""
+        """End a holding because a write was refused. The resumer may get the lease back later."""
         if self._holdings.get(holding.lease.key) is holding:
             self.resumer.note_loss(holding.lease.key, refusal)
             self._end_storing(holding, LeaseLostError(holding.lease.key, refusal.why))
@@ -667,7 +678,7 @@ class LeaseKeeper:
             self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
-        """End a holding, and wake everyone who waits for it; `lost` is how the lease was lost, for the metrics."""
+        """End a holding, and wake all callers that wait for it. `lost` is how the lease was lost, for the metrics."""
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             holding.believed.set()
@@ -677,8 +688,8 @@ class LeaseKeeper:
             self.on_change()
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
-        """Return how many seconds to wait after failed attempt number `attempt`. Return None if there must be no other
-        attempt: `attempts_max` (None: no limit) is reached, or the belief in the lease is about to end.
+        """Return how many seconds to wait after failed attempt number `attempt`. Return None if there must be no
+        further attempt, because `attempts_max` is reached (None: no limit), or the belief in the lease is about to end.
         """
         if attempts_max is not None and attempt >= attempts_max:
             return None

@@ -29,10 +29,10 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A note in the row of a shard whose record processor keeps failing, for the next owner and for people who read the
-    table.
+    """A note in the row of a shard whose record processor keeps failing. It is for the next owner, and for people who
+    read the table.
 
-    The note is about one `checkpoint`: if the row has another one, there was progress, and the note is obsolete.
+    The note is about one `checkpoint`: if the row has another one, there was progress since, and the note is obsolete.
     """
 
     failures: int
@@ -42,9 +42,9 @@ class Failing:
     """When the first of these failures happened, in epoch seconds."""
     checkpoint: Position
     attempts: int = 0
-    """How often the batch that fails was delivered; 0 if the processor had no batch."""
+    """How often the batch over which the processor fails was delivered; 0 if it had no batch."""
     first: Position | None = None
-    """The first record of that batch."""
+    """The position of the first record of that batch; None if there was no batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class ChildFigures:
     """What a shard's child does, as its holder measured it."""
 
     records_per_s: float | None
-    """Records given to the child, rounded to a tenth; None before the second measurement."""
+    """Records given to the child per second, rounded to a tenth; None before the second measurement."""
     busy_s: int | None
-    """Age of the batch that the child has; None if it has none."""
+    """For how many seconds the child has worked on its present batch; None if it has none."""
     restarts: int
     """Restarts of the child since the holder got the lease."""
 
@@ -74,17 +74,18 @@ class ShardStatus:
     delivered: Position | None = None
     """The newest position that was given to the child."""
     why: str | None = None
-    """A text that says since when the shard is in trouble, and why; None if it is not in trouble, or if this is
-    unknown."""
+    """A text that says since when the shard is in trouble, and why; None if the shard is not in trouble, or if the
+    reason is not known."""
     trend: str | None = None
     """Lag in the last hour, see `metrics.shard.Trend`; None if unknown."""
     child: ChildFigures | None = None
-    """None if the holder, such as an earlier version of mld, does not report it."""
+    """The figures of the shard's child; None if the holder (an earlier version of mld) does not report them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One lease row. `owner` None means unassigned; `checkpoint_owner` is present only while a handoff is pending.
+    """One lease row. While a handoff is pending, `checkpoint_owner` is the present owner, and `owner` the next one.
+    Otherwise `checkpoint_owner` is None, and `owner` is the owner; None if the lease has no owner.
 
     `parents` and `children` are shard ids, never keys.
     """
@@ -109,7 +110,8 @@ class Lease:
     """A text that says who paused the shard, when and why; None if it is not paused. Records of a paused shard are not
     delivered."""
     left_out: frozenset[str] = frozenset()
-    """Records that must not be delivered, because an operator has saved them: ``SEQUENCE`` or ``SEQUENCE/SUB``."""
+    """Records that must not be delivered, because an operator has saved them; each is ``SEQUENCE`` or
+    ``SEQUENCE/SUB``."""
     restart: str | None = None
     """A text that says who last asked for a new child, when and why. The holder starts a new child when this text
     changes."""
@@ -152,11 +154,15 @@ class Lease:
 
     @property
     def failing_now(self) -> Failing | None:
-        """The note of failures; None if the checkpoint has moved since, by a worker that does not know such notes."""
+        """The note of failures, if it still holds. A worker that does not know such notes moves the checkpoint without
+        removing the note; then this is None.
+        """
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """Return `note` if the row still has to be changed by it, and it is about the row's checkpoint; else None."""
+        """Return `note` if it must still be written into this row (or, with 0 failures, removes the row's note). Return
+        None if the row is so already, or if the note is about another checkpoint than the row's.
+        """
         if note is None or note.checkpoint != self.checkpoint:
             return None
         is_there = note == self.failing if note.failures else self.failing is None
@@ -166,9 +172,9 @@ class Lease:
 def loads_of(leases: Iterable[Lease]) -> Counter[str]:
     """Return how many unfinished leases each worker owns or is about to get (leases#load-of-a-worker).
 
-    A finished shard has no reader, but its row is kept until its children have begun. If it counted, it would take the
-    place that its own children need. A lease that is being handed over counts for both workers: the old owner still
-    reads the shard, and the next one will.
+    The lease of a finished shard does not count: nobody reads the shard any more, but its row is kept until its
+    children have begun, and if it counted, it would take the place that its own children need. A lease that is being
+    handed off counts for both workers: the old owner still reads the shard, and the next one will.
     """
     load = [lease for lease in leases if lease.is_load]
     counts = Counter(lease.owner for lease in load if lease.owner is not None)
@@ -200,10 +206,11 @@ def child_figures(part: ShardMetrics, at: Instant) -> ChildFigures:
 
 
 def read_to_s(lease: Lease) -> float | None:
-    """Return a time (epoch seconds): according to the status in the row, all records that arrived before it are
-    checkpointed.
+    """Return the time (epoch seconds) up to which the shard is processed: by the status in the row, all records that
+    arrived before it are checkpointed.
 
-    Return None if the row has no status with a lag, or if it shows delivered records that are not checkpointed yet.
+    Return None if the row has no status with a lag, or if the status shows that records were delivered after the
+    checkpoint.
     """
     status = lease.status
     if status is None or status.behind_ms is None:

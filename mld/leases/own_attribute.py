@@ -2,7 +2,7 @@
 
 Rule: leases#attributes-of-mld. Anybody with write access to the table can store any value of DynamoDB in such an
 attribute. So reading an attribute never raises, even if the function that converts the value (`meaning`) does. A value
-that cannot be converted is damaged: it is read as absent, or as `if_damaged` if that is set.
+that cannot be converted is *damaged*: it is read as absent, or as `if_damaged` if that is set.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 "7"}}``."""
 
 ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's limit; used for texts that are only compared with our own, and never shown
-INTEGER_DIGITS_MAX = 19  # a Java long has at most that many
+INTEGER_DIGITS_MAX = 19  # a `long` of Java has at most this many digits
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAttribute(Generic[T]):
-    """One attribute: its name, its type in DynamoDB (`kind`), how to convert a value of that type (`meaning`), and an
-    example as mld writes it.
+    """One attribute: its name, its type in DynamoDB (`kind`), a function that converts a value of that type
+    (`meaning`), and an example of a value as mld writes it.
 
     If `meaning` raises anything, the value is damaged.
     """
@@ -58,8 +58,8 @@ def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
     return read
 
 
-def words(characters_max: int) -> Callable[[Any], str]:
-    """Return a `meaning` for a text written for people. The text is cut to `characters_max`."""
+def text_cut_to(characters_max: int) -> Callable[[Any], str]:
+    """Return a `meaning` for a text written for people. A longer text is cut to `characters_max`."""
     return lambda found: some_text()(found)[:characters_max]
 
 

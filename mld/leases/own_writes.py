@@ -3,14 +3,15 @@ counters and checkpoints that they may have left in the row. Pure.
 
 Rules: leases#overlapping-writes, leases#lost-replies, leases#duplicate-worker-ids.
 
-The next renewal may be sent while earlier ones still wait for their answers. Each write raises the counter by one. The
-condition of a write is a range of counters, the write's span: all counters that our earlier writes may have left. The
-range begins with the counter last seen (`over`). It ends with that counter plus one for each earlier write that may yet
-be applied (`up_to`). So a write succeeds whether or not the earlier writes were applied. As soon as the row is seen
-with a counter above `up_to`, the write can no longer be applied.
+The next renewal may be sent while earlier ones still wait for their answers. Each write raises the counter by one. A
+write is conditional on a range of counters, its *span*: all counters that our earlier writes may have left in the row.
+The range begins with the counter last seen (`over`). It ends with that counter plus one for each *open* write
+(`up_to`): one that is unanswered, or whose outcome is unknown, so that it may yet be applied. So a write succeeds
+whether or not the earlier writes were applied. As soon as the row is seen with a counter above `up_to`, the write can
+no longer be applied.
 
 For example, the row was last seen with counter 7, and two writes are open. Then the next write accepts 7, 8 and 9. If
-all three are applied, the counter is 10.
+all three writes are applied, the counter is 10.
 
 `ceiling` is the highest counter that the row can have if only this process wrote it: 10 in the example. Each write that
 is sent raises `ceiling` by one; each write that is known not to have been applied lowers it by one. If the counter in
@@ -18,10 +19,10 @@ the row is above `ceiling`, another process with our worker id wrote the row: a 
 ours is unknown, a twin's write may be taken for it. The reverse never happens: our own write is never taken for a
 twin's.
 
-The last counter is remembered even when no write is open. A caller may then base a write on a read of the row that is
-older than our last write. If that write is refused, the higher counter in the row is known to be ours. When a new
-holding begins, any counter is accepted: an earlier process with our id may have had writes under way, and these do not
-prove that a twin runs.
+When no write of a row is open, its last counter is still remembered. That is needed if a caller bases a write on a read
+of the row that was made before our last write: the write is refused, and the higher counter in the row must not be
+taken for a twin's. When a new holding begins, any counter is accepted: an earlier process with our id may have had
+writes under way, and these do not prove that a twin runs.
 
 A checkpoint names the positions that it may replace: the position in the row as last seen, and the positions of our own
 checkpoints that may be stored by now. So a delayed checkpoint can never undo a later one, although its range of
@@ -37,13 +38,13 @@ from mld.core.positions import Position
 from mld.leases.lease import Lease
 
 OPEN_MAX = 24
-"""How many writes of one row may be open (unanswered, or of unknown outcome) at a time."""
+"""How many writes of one row may be open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The states in which a write may find the row, if only we have written it: a counter from `over` to `up_to`, and
-    the checkpoint last seen or one of `replaces`.
+    """The states in which a write may find the row, if only this process has written it: a counter from `over` to
+    `up_to`, and the checkpoint last seen or one of `replaces`.
     """
 
     over: int
@@ -53,7 +54,7 @@ class Span:
 
     @classmethod
     def exactly(cls, lease: Lease) -> Span:
-        """Return the span for a row of which no other write of ours is under way."""
+        """Return the span for a write of a row if no other write of ours is open."""
         return cls(lease.counter, lease.counter)
 
     @property
@@ -69,7 +70,7 @@ class Sent:
     span: Span
     position: Position | None = None
     is_old: bool = False
-    """Whether the write was based on a read of the row that was older than our own last write."""
+    """Whether the write is based on a read of the row that was made before our own last write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +92,18 @@ class _Row:
     def __init__(self, counter: int) -> None:
         self.counter = self.ceiling = counter
         self.is_of_twin = False
-        """Whether a counter was seen that our writes do not explain. The next answer reports this."""
+        """Whether a counter was seen that our writes do not explain. The answer to the next write reports this."""
         self.waiting: list[Sent] = []
+        """The unanswered writes, in the order in which they were sent."""
         self.unknown: Counter[tuple[int, Position | None]] = Counter()
-        """Failed writes that may yet be applied, counted by (`up_to` of their span, the checkpoint that they store)."""
+        """How many writes have failed and may yet be applied, by `up_to` of their span and the checkpoint that they
+        store.
+        """
 
     def saw(self, counter: int) -> None:
-        """Note the counter that was read from the row. Open writes that need a lower counter can no longer be
-        applied.
+        """Note the counter that was read from the row. Failed writes that need a lower counter can no longer be
+        applied, and are forgotten. The ceiling falls to what the open writes can reach from this counter. If the
+        counter is above the ceiling, because a twin wrote, the ceiling rises to that value.
         """
         if counter != self.counter:
             self.counter, self.is_of_twin = counter, False
@@ -107,11 +112,13 @@ class _Row:
         self.ceiling = min(self.ceiling, pending) if self.ceiling >= counter else pending
 
     def pending(self, counter: int) -> int:
-        """Return the counter that the row would have if it were at `counter` now and all open writes were applied."""
+        """Return the counter that the row has if it is at `counter` now and all open writes are then applied."""
         return counter + len(self.waiting) + self.unknown.total()
 
     def span(self) -> Span:
-        """Return the span for the next write."""
+        """Return the span for the next write: from the counter last seen to the counter that the row has if all open
+        writes that can still be applied are applied, but not above the ceiling.
+        """
         open_ones = [(sent.span.up_to, sent.position) for sent in self.waiting] + list(self.unknown.elements())
         live = [position for up_to, position in open_ones if up_to >= self.counter]
         reach = min(self.ceiling, self.counter + min(len(live), OPEN_MAX - 1))
@@ -124,8 +131,8 @@ class OwnWrites:
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
         self._last_counters: dict[str, int] = {}
-        """The last counter of each row without open writes. It shows when a write is based on an older read of the
-        row."""
+        """The last counter of each row without open writes. A write that is based on a lower counter is based on an old
+        read of the row."""
 
     def waiting(self, key: str) -> int:
         """Return how many writes of the row are unanswered."""
@@ -153,14 +160,14 @@ class OwnWrites:
         return sent
 
     def begin(self, key: str) -> None:
-        """Note that a holding begins: whatever counter the row has now, it is no sign of a twin."""
+        """Note that a holding begins. Whatever counter the row has now, it does not show that a twin runs."""
         row = self._rows.get(key)
         if row is not None:
             row.ceiling, row.is_of_twin = row.pending(row.counter), False
             self._tidy(key, row)
 
     def failed(self, key: str, sent: Sent, *, may_be_applied: bool) -> None:
-        """Note that a write failed: either its outcome is unknown (`may_be_applied`), or it was not applied."""
+        """Note that a write failed. With `may_be_applied` its outcome is unknown; else it was certainly not applied."""
         row = self._ended(key, sent)
         if row is None:
             return
@@ -172,8 +179,8 @@ class OwnWrites:
         self._tidy(key, row)
 
     def answered(self, key: str, sent: Sent, counter: int, *, accepted: bool) -> bool:
-        """Note the row's counter as an answer shows it. Return False if our writes do not explain this counter, or a
-        higher one that was seen earlier.
+        """Note the row's counter as the answer to a write shows it. `accepted`: the write was applied. Return False if
+        our writes do not explain this counter, or a higher one that was seen before.
         """
         row = self._ended(key, sent)
         if row is None:
@@ -191,7 +198,7 @@ class OwnWrites:
         return explained
 
     def gone(self, key: str, sent: Sent) -> None:
-        """Note that the row is not ours any more: open writes can no longer be applied to it."""
+        """Note that an answer shows that the row is not ours any more, so that no open write can be applied to it."""
         row = self._ended(key, sent)
         if row is not None:
             row.unknown.clear()
@@ -212,7 +219,7 @@ class OwnWrites:
         return row
 
     def _tidy(self, key: str, row: _Row) -> None:
-        """Keep only the last counter of a row that has no open writes."""
+        """Replace what is known of a row by its last counter if the row has no open writes."""
         if not row.waiting and not row.unknown and not row.is_of_twin:
             self._last_counters[key] = row.counter
             del self._rows[key]

@@ -29,8 +29,9 @@ BUSY_CODES = (
     "ResourceInUseException",
     "ValidationException",
     "LimitExceededException",
-)  # answers to a worker whose request to create the index comes too late
+)  # answers to a request to create the index if another worker was faster
 UNUSABLE_CODES = ("ValidationException", *FORBIDDEN_CODES)
+"""Answers to a query of the index if it does not exist, is still being filled, or may not be read by us."""
 _QUERY = {
     "IndexName": INDEX_NAME,
     "KeyConditionExpression": "#leaseOwner = :owner",
@@ -56,7 +57,7 @@ class OwnerIndex:
         self._logged_code: str | None = None  # the code of the refusal that was logged last
 
     async def ensure(self) -> IndexStatus:
-        """Create the index unless it exists, in whatever state; return its status. Raises TableError."""
+        """Create the index, unless there is one in any state; return its status. Raises TableError."""
         try:
             table = await self._describe()
             if _find(table) is not None:
@@ -91,8 +92,8 @@ class OwnerIndex:
             return IndexStatus.FORBIDDEN
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Return the keys of a worker's leases, from the index or, if it cannot be used, from a scan, which is made
-        every few seconds at most. Log why the index cannot be used, once for each reason. Raises TableError.
+        """Return the keys of a worker's leases, from the index. If the index cannot be used, log why, once for each
+        reason, and return them from a scan, which is at most `SCAN_SPACING_S` old. Raises TableError.
         """
         try:
             keys = await self._query(worker)
@@ -127,7 +128,9 @@ class OwnerIndex:
         return tuple([row[rows.KEY]["S"] async for page in pages for row in page])
 
     async def _scan_if_due(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the keys by owner from the last scan, after a new scan if one is due. Raises TableUnavailableError."""
+        """Return the keys of leases by owner, from the last scan of the table, or from a new one if that is due. Raises
+        TableError.
+        """
         async with self._scanning:
             now = self._clock.monotonic()
             if now >= self._scan_due_at:

@@ -4,15 +4,19 @@ Rules: leases#resumed-leases, leases#lost-replies, leases#duplicate-worker-ids. 
 alone: one guarded renewal makes it ours again, and it is valid from the moment that renewal was sent
 (leases#send-time-validity).
 
-* *Found*: a row that names us was read, at the start or later.
-* *Lapsed*: no renewal of a held lease was answered in time. If its row is still as we wrote it last, no other worker
-  has had the lease. A renewal is tried as often as a held lease is renewed, until there is an answer. A lease that was
-  lost is treated in the same way if its row names us again: it was taken and given back, or restored from a backup.
+There are two kinds of such leases:
 
-As with renewals of held leases, the next try may be sent while earlier ones still wait for their answers: a lease that
-is resumed by a late answer must soon be confirmed by another answer. If the row has changed in a way that our own
-writes since the read do not explain, it is read again: only the holder of a lease knows every write of its row, and can
-distinguish a twin (another process with our worker id) from itself.
+* *Found* leases: a row that names us was read, at the start or later.
+* *Lapsed* leases: we held the lease, but no renewal was answered in time. If the row is still as we wrote it last, no
+  other worker has had the lease. A renewal is tried as often as a held lease is renewed, until there is an answer. A
+  lease that was lost is treated in the same way if its row names us again: another worker took it and gave it back, or
+  the row was restored from a backup.
+
+As with renewals of held leases, the next try may be sent while earlier ones still wait for their answers, because a
+lease that is resumed by a late answer must soon be confirmed by another answer. If the row has changed in a way that
+our own writes since the read do not explain, the lease is left until its row is read again. Such a change does not
+prove that a twin (another process with our worker id) runs: only the holder of a lease knows all its own writes of the
+row, so only the holder can distinguish a twin from itself.
 """
 
 from __future__ import annotations
@@ -47,25 +51,25 @@ log = logging.getLogger(__name__)
 REACQUIRE_ATTEMPTS_MAX = 6  # a lease that cannot be resumed now is found again later
 PAUSE_SHARE_MIN = 0.5
 """The shortest pause between two tries for a lapsed lease, as a share of the renewal interval. The longest pause is the
-whole interval, so a lapsed lease costs about as much as a held one."""
+whole interval. So a lapsed lease costs about as many requests as a held one."""
 AGAIN_SHARE = 0.1
-"""If a try is unanswered for this share of the lease duration, another one is sent. If an answer takes 0.8 of the
-duration, the resumed lease must be confirmed by another answer within the last fifth."""
+"""If a try is unanswered for this share of the lease duration, another one is sent. That is early enough: after an
+answer that took 0.8 of the duration, a fifth of the resumed lease is left, and another answer must come within it."""
 OLDEST_SHARE = 0.125
-"""The time between two tries is also at least this share of the time for which the oldest write of the row has been
-unanswered. A write is given up after a minute without an answer. So even in a minute of silence, fewer than `OPEN_MAX`
-writes are open, and the next try is sent soon after the table answers again. For leases of less than about 9 s the
-share is larger, see `oldest_share`."""
+"""While nothing is answered, the tries become rarer: the time between two of them is at least this share of the time
+for which the oldest write of the row has been unanswered. A write is given up after a minute without an answer. So even
+in a minute of silence, fewer than `OPEN_MAX` writes are open, and the next try is sent soon after the table answers
+again. For leases of less than about 9 s the share is larger, see `oldest_share`."""
 SILENT_TRIES_MAX = 16
-"""Most tries between the end of a lease and the time when its oldest write is given up. The rest of `OPEN_MAX` is for
-the renewals before the end, and for leases of only a second."""
+"""The most tries between the end of a lease and the time when its oldest write is given up. The rest of `OPEN_MAX` is
+for the renewals that were sent before the end, and for leases of only a second."""
 
 
 def oldest_share(lease_duration_s: float) -> float:
-    """Return the share for leases of this duration (`OLDEST_SHARE`).
+    """Return `OLDEST_SHARE`, or the larger share that leases of this duration need.
 
-    The time for which the oldest write is unanswered grows by this share with each try, from the lease duration to
-    `ANSWER_S_MAX`.
+    With each try, the time for which the oldest write is unanswered grows by this share, from the lease duration up to
+    `ANSWER_S_MAX`. The share is so large that this takes no more than `SILENT_TRIES_MAX` tries.
     """
     growth: float = (ANSWER_S_MAX / lease_duration_s) ** (1 / SILENT_TRIES_MAX)
     return max(OLDEST_SHARE, growth - 1)
@@ -84,7 +88,7 @@ class _Tries:
         self.settled = asyncio.Event()
         """Set when it is known whether the lease is held."""
         self.is_queued = False
-        """Whether a try waits for a slot; a second one would only make the queue longer."""
+        """Whether a try waits for a slot. Meanwhile no other is started, which would only make the queue longer."""
 
 
 class Holdings(Protocol):
@@ -131,13 +135,13 @@ class Resumer:
     # --- reports of the keeper ----------------------------------------------------------------------------------------
 
     def lapsed(self, lease: Lease) -> None:
-        """Resume a lease that has expired or that we lost, if its row, as last known (`lease`), names us."""
+        """Resume a lease that has expired or that we lost, if its row names us. `lease` is the row as last known."""
         if not self._closed and lease.actual_owner == self.worker_id:
             self._lapsed[lease.key] = lease
             self.keeper.look_again()
 
     def adopted(self, key: str) -> None:
-        """Forget a lease that is now held."""
+        """Note that the lease with this key is held now, so that it need not be resumed."""
         self._lapsed.pop(key, None)
         self._contested.forget(key)
 
@@ -175,7 +179,7 @@ class Resumer:
         self._trying.cancel()
 
     def is_resuming(self, key: str) -> bool:
-        """Return whether the lease is being resumed, or soon will be."""
+        """Return whether the lease is being resumed, or is waiting for that."""
         return key in self._lapsed or key in self._under_way
 
     # --- found leases -------------------------------------------------------------------------------------------------
@@ -205,8 +209,8 @@ class Resumer:
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
-        """Return whether a twin seems to renew the lease. If we took such a lease, the twin and we would take it from
-        each other for ever.
+        """Return whether a twin seems to renew the lease. We must not take such a lease, or the twin and we would take
+        it from each other for ever.
         """
         if lease.key not in self._contested:
             return False
@@ -215,8 +219,8 @@ class Resumer:
         return not self._contested.is_still(lease.key, now, self._lease_duration_s)
 
     async def _reacquire_one(self, lease: Lease) -> bool:
-        """Renew one row until there is an answer, for a lease duration at most. Return whether the lease is held
-        because of this call.
+        """Renew one found row until there is an answer, for at most a lease duration and a few errors. Return whether
+        the lease is held because of this call.
         """
         tries = _Tries(lease)
         started_at = self.clock.monotonic()
@@ -258,7 +262,7 @@ class Resumer:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
                 del self._lapsed[key]
-            self.keeper.look_again()  # its row may have been found again meanwhile
+            self.keeper.look_again()  # the lease may have lapsed again meanwhile
 
     # --- the write ----------------------------------------------------------------------------------------------------
 
@@ -286,7 +290,7 @@ class Resumer:
             async with self.slots.one():
                 tries.is_queued = False
                 found = await self._confirm(tries, how) if tries.is_held is None else None
-                if found is None and tries.is_held is None:  # our own writes changed the row: try on the new row
+                if found is None and tries.is_held is None:  # our other writes have changed the row: renew the new row
                     found = await self._confirm(tries, how)
             if tries.is_held is None:
                 tries.is_held = found
@@ -298,9 +302,9 @@ class Resumer:
             tries.changed.set()
 
     async def _confirm(self, tries: _Tries, how: LeaseMove) -> bool | None:
-        """Send one guarded renewal of a row that names us and is not held. Return whether the lease is held because of
-        this renewal; None if nothing was written and the renewal must be repeated on the row as it is now. Raises as
-        `LeaseKeeper.send`.
+        """Send one guarded renewal of a row that names us, although we do not hold the lease. Return whether the lease
+        is held because of this renewal. Return None if nothing was written; then `tries.lease` is the row as it is now,
+        on which the renewal must be repeated. Raises as `LeaseKeeper.send` does.
         """
         seen = tries.lease
         if self.keeper.has(seen.key):
@@ -315,7 +319,7 @@ class Resumer:
             self.keeper.confirmed(shown)
             return False
         if tries.is_held is not None:
-            return False  # another try was answered before, and the lease has been given away since
+            return False  # another try was answered before, but the lease was given away or lost since
         tries.lease = max(tries.lease, shown.row, key=lambda lease: lease.counter)
         if shown.counts_from is None:
             return None

@@ -1,8 +1,8 @@
 """Converts lease rows between DynamoDB JSON (typed attribute values) and `Lease`. Pure.
 
 Rules: leases#row-attributes, leases#row-kinds, leases#lenient-reading (one bad row never prevents others from being
-read) and leases#strict-creation. `new_row` is only for creation; existing rows are only changed by the partial updates
-of `writes`.
+read) and leases#strict-creation. `new_row` returns a whole row, and is only for creation. An existing row is never
+written as a whole: `writes` changes single attributes of it.
 
 A row may contain anything that DynamoDB accepts: any type, 38 digits, exponents up to 125, 400 KB of text. A value that
 is out of bounds makes the row corrupt; if no decision depends on the value, it is ignored.
@@ -24,7 +24,7 @@ from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import ChildFigures, Failing, Lease, PendingCheckpoint, ShardStatus
-from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
+from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, text_cut_to
 from mld.metrics.trend import TREND_STEPS
 
 LEASE_TABLE_KEY = KEY = "leaseKey"
@@ -47,10 +47,10 @@ THROUGHPUT = "throughputKBps"
 ENTITY_TYPE = "entityType"
 STREAM = "streamName"
 SHARD = "shardId"
-"""STREAM (the stream's identifier) and SHARD (the shard's id) are only in tables of several streams."""
+"""Only the rows of a table of several streams have STREAM (the stream's identifier) and SHARD (the shard's id)."""
 HEARTBEAT = "mldHeartbeat"
-"""Written by mld 0.2 with `mld.heartbeat=worker`, and never now. In a report it is the worker's heartbeat: an epoch, a
-dot and a growing number. In a lease it is the epoch of the heartbeat that its owner sent instead of renewals."""
+"""Only mld 0.2 writes this, with `mld.heartbeat=worker`. In a report it is the worker's heartbeat: an epoch, a dot and
+a growing number. In a lease it is the *mark*: the epoch of the heartbeat that the owner writes instead of renewals."""
 
 FAILING = "mldFailing"
 """Added by mld: the record processor keeps failing, see `lease.Failing`. Java workers ignore and preserve it."""
@@ -59,7 +59,8 @@ PAUSED = "mldPaused"
 """Added by mld: the shard is paused, and an operator's note about it. Java workers ignore and preserve it."""
 
 LEFT_OUT = "mldLeftOut"
-"""Added by mld: records that an operator has saved and that must not be delivered, ``SEQUENCE`` or ``SEQUENCE/SUB``."""
+"""Added by mld: records that must not be delivered, because an operator has saved them; each is ``SEQUENCE`` or
+``SEQUENCE/SUB``."""
 
 RESTART = "mldRestart"
 """Added by mld: the note of the operator who last asked for a new child."""
@@ -73,7 +74,7 @@ STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND, CHILD = STATUS
 
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a larger exponent is damage
-INTEGER_MAX = 2**63 - 1  # the highest `long` of Java; DynamoDB can also store this number plus one
+INTEGER_MAX = 2**63 - 1  # the highest `long` of Java; DynamoDB can store higher numbers
 THROUGHPUT_KBPS_MAX = 1e9  # a terabyte a second; a larger or a negative value cannot be a measurement
 HASH_KEY_DIGITS_MAX = len(str(HASH_KEY_MAX))
 SHOWN_MAX = 100  # how many characters of a value a message shows; an attribute may have 400 KB
@@ -90,13 +91,13 @@ SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that `dateti
 RANGES_KEPT_MAX = 16_384  # size of a cache: more than the leases of one table; some 3 MB when full
 
 HEARTBEAT_OF = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
-_PAUSE = OwnAttribute(PAUSED, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
-_RESTART = OwnAttribute(RESTART, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="asked for")
+_PAUSE = OwnAttribute(PAUSED, "S", text_cut_to(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
+_RESTART = OwnAttribute(RESTART, "S", text_cut_to(WORDS_CHARACTERS_MAX), "by ops", if_damaged="asked for")
 _PIN = OwnAttribute(PINNED_UNTIL, "N", integer(INTEGER_MAX), "1763661600")
 _ACTIVITY = OwnAttribute(STATE, "S", some_text(SHOWN_MAX), "processing")
 _AT = OwnAttribute(BEHIND_AT, "N", integer(SINCE_S_MAX), "1763661600")
 _BEHIND = OwnAttribute(BEHIND_MS, "N", integer(INTEGER_MAX), "340")
-_WHY = OwnAttribute(WHY, "S", words(WHY_CHARACTERS_MAX), "failed twice")
+_WHY = OwnAttribute(WHY, "S", text_cut_to(WHY_CHARACTERS_MAX), "failed twice")
 _TREND = OwnAttribute(TREND, "S", some_text(TREND_STEPS), "--00147A")
 
 
@@ -149,8 +150,9 @@ def heartbeats_in(others: Iterable[Row]) -> dict[str, str]:
 def parse_row(row: Row) -> Lease | None:
     """Return the lease of a row; None if the row is something else.
 
-    Raises CorruptRowError. Accepted are: exponents in numbers, missing sub-sequence numbers (read as 0), empty texts
-    (read as absent), a hash range of one key, half a hash range (read as absent), and unknown attributes.
+    Raises CorruptRowError if the row cannot be read. It accepts exponents in numbers, missing sub-sequence numbers
+    (read as 0), empty texts (read as absent), a hash range of one key, half a hash range (read as absent), and unknown
+    attributes.
     """
     if not is_lease(row):
         return None
@@ -165,8 +167,8 @@ def parse_row(row: Row) -> Lease | None:
 def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
     """Return the full row to create for `lease` (leases#strict-creation).
 
-    Raises ValueError for values that no new row may have. A hash range of one key is left out, because Java readers
-    refuse such rows and can do without the range.
+    Raises ValueError for values that no new row may have. A hash range of one key is left out: Java refuses a row with
+    such a range, and can read a row without a range.
     """
     if not lease.key:
         raise ValueError("a lease needs a key")
@@ -202,15 +204,15 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
 
 
 def reborn(lease: Lease) -> Lease:
-    """Return the lease to create if a row is lost: with its position, its place in the stream (stream, parents,
-    children, hash range) and its pause, but without an owner.
+    """Return the lease to create again if the row of `lease` is lost. It has the same checkpoint, stream, parents,
+    children, hash range and pause, but no owner.
     """
     keeps = ("key", "checkpoint", "parents", "children", "hash_range", "paused", "stream")
     return Lease(**{name: getattr(lease, name) for name in keeps})
 
 
 def number_text(value: float) -> str:
-    """Return a throughput as the text of a DynamoDB number: at most six decimals, no exponent."""
+    """Return a throughput as the text of a DynamoDB number, with at most six decimals and no exponent."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
@@ -229,12 +231,12 @@ def _parse(row: Row, key: str | None) -> Lease:
         checkpoint_owner=_text(row, CHECKPOINT_OWNER),
         owner_switches=_required_integer(row, OWNER_SWITCHES),
         pending=_pending(row),
-        parents=_names(row, PARENTS),
-        children=_names(row, CHILDREN),
+        parents=_string_set(row, PARENTS),
+        children=_string_set(row, CHILDREN),
         hash_range=_hash_range(row),
         throughput_kbps=_throughput(row),
         heartbeat=HEARTBEAT_OF.read(row),
-        failing=_NOTE.read(row),
+        failing=_FAILING.read(row),
         paused=_PAUSE.read(row),
         left_out=_LEFT_OUT.read(row) or frozenset(),
         restart=_RESTART.read(row),
@@ -245,8 +247,8 @@ def _parse(row: Row, key: str | None) -> Lease:
 
 
 def _stream(row: Row, key: str) -> str | None:
-    """Return the stream that a row names; None in a table of one stream. Raises ValueError if the row's key does not
-    match.
+    """Return the identifier of the stream that a row names; None in a table of one stream. Raises ValueError if the
+    row's key does not consist of that stream and the row's shard.
     """
     stream = row[STREAM].get("S") if STREAM in row else None
     if not isinstance(stream, str) or parse_stream_id(stream) is None:
@@ -260,7 +262,9 @@ def _stream(row: Row, key: str) -> str | None:
 
 
 def _typed(row: Row, name: str, kind: str, what: str) -> Any:
-    """Return the value of an attribute; None if it is absent or NULL. Raises ValueError if it is not `what`."""
+    """Return the value of an attribute of DynamoDB's type `kind`; None if it is absent or NULL. Raises ValueError if it
+    has another type; `what` names the type in the error.
+    """
     value = row.get(name)
     if value is None or "NULL" in value:
         return None
@@ -304,7 +308,9 @@ def _required_integer(row: Row, name: str) -> int:
 
 
 def _position(row: Row, name: str, sub_name: str) -> Position | None:
-    """Return the position in two attributes; None if the first is absent. Raises ValueError if it is damaged."""
+    """Return the position in two attributes, of a sequence number and of a sub-sequence number; None if the first is
+    absent. Raises ValueError if the position is damaged.
+    """
     text = _text(row, name)
     if text is None:
         return None
@@ -325,7 +331,7 @@ def _pending(row: Row) -> PendingCheckpoint | None:
     return PendingCheckpoint(position, None if state is None else bytes(state))
 
 
-def _names(row: Row, name: str) -> frozenset[str]:
+def _string_set(row: Row, name: str) -> frozenset[str]:
     """Return an SS attribute; empty if it is absent or NULL. Raises ValueError if it has another type."""
     return frozenset(_typed(row, name, "SS", "a string set") or ())
 
@@ -354,8 +360,8 @@ def _range_of(first: str, last: str) -> HashRange:
 
 
 def _throughput(row: Row) -> float | None:
-    """Return the throughput; None if it is absent or damaged. It is only informational, so damage does not make the row
-    corrupt.
+    """Return the throughput in a row; None if it is absent or damaged. It only serves balancing, so damage does not
+    make the row corrupt.
     """
     try:
         kbps = float(row[THROUGHPUT]["N"])
@@ -380,8 +386,8 @@ def failing_value(note: Failing) -> dict[str, Any]:
 
 
 def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a status, by name. The caller must remove the other attributes of `STATUS` from the
-    row.
+    """Return the attributes to write for a status, by name. The caller must remove the attributes of `STATUS` that are
+    not among them from the row.
     """
     entries = (
         (STATE, "S", status.activity),
@@ -396,8 +402,8 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
 
 
 def _status(row: Row) -> ShardStatus | None:
-    """Return the status; None if it is absent or damaged. It is only informational, so damage does not make the row
-    corrupt.
+    """Return the status in a row; None if it is absent or damaged. It is only for people, so damage does not make the
+    row corrupt.
     """
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:
@@ -426,8 +432,8 @@ def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any
 # --- attributes that mld adds -----------------------------------------------------------------------------------------
 
 
-def _note(value: Row) -> Failing:
-    """Return the note of failures in the attribute FAILING. Raises ValueError if it is damaged."""
+def _failing(value: Row) -> Failing:
+    """Return the note of failures in the value of the attribute FAILING. Raises ValueError if it is damaged."""
     checkpoint = _position(value, "checkpoint", "checkpointSubSequenceNumber")
     if checkpoint is None:
         raise ValueError("a note is about a checkpoint")
@@ -453,20 +459,22 @@ def _records(found: Collection[str]) -> frozenset[str]:
 
 
 def _delivered(found: str) -> Position:
-    """Return the position in a text like `4903905/7`, in which a sub-sequence number may be missing."""
+    """Return the position in a text like `4903905/7`; the sub-sequence number may be missing."""
     sequence, _, sub = found.partition("/")
     return Position(sequence, integer(SUB_MAX)(sub) if sub else 0)
 
 
-_NOTE = OwnAttribute(FAILING, "M", _note, failing_value(Failing(2, 1_763_661_600, TRIM_HORIZON, 1, SHARD_END))["M"])
+_FAILING = OwnAttribute(
+    FAILING, "M", _failing, failing_value(Failing(2, 1_763_661_600, TRIM_HORIZON, 1, SHARD_END))["M"]
+)
 _LEFT_OUT = OwnAttribute(LEFT_OUT, "SS", _records, ["4903905", "4903905/7"])
 
 
 def _child_text(at_s: int, child: ChildFigures) -> str:
     """Return the figures of a child as the text of the attribute CHILD.
 
-    The text begins with the time of the status. A holder with an earlier version of mld does not change this attribute.
-    Then its time differs from the status's time, which shows that the figures are those of an earlier holder.
+    The text begins with the time of the status. A holder with an earlier version of mld writes the status but leaves
+    this attribute as it is. Then the two times differ, which shows that the figures are those of an earlier holder.
     """
     rate = NO_FIGURE if child.records_per_s is None else f"{child.records_per_s:.1f}"
     busy = NO_FIGURE if child.busy_s is None else str(child.busy_s)

@@ -1,15 +1,15 @@
 """`Slots`: limits how many requests for leases wait for their answers at the same time, and adapts the limit to the
 table.
 
-Answers are late either because the network path is long or because the table is busy. On a long path, more concurrent
-requests bring more answers. A busy table (a server on a busy machine, or a proxy; DynamoDB itself would throttle)
-answers each request later if there are more, until every lease is renewed too late. To find out which of the two is the
-case, the limit is changed. While answers are late and requests wait for a slot, the limit is doubled; if requests then
-take longer, it is halved again. After a doubling that did not help, half the limit is tried before double the limit,
-because the table may have become quicker just when the limit was raised.
+Answers are late either because the network path is long or because the table is busy. If the path is long, more
+concurrent requests get more answers in the same time. If the table is busy (a server on a busy machine, or a proxy;
+DynamoDB itself would throttle), it answers each request later when there are more, until every lease is renewed too
+late. To find out which of the two it is, the limit is changed on trial. While answers are late and requests wait for a
+slot, the limit is doubled; if requests then take longer, it is halved again. After such a trial in vain, half the limit
+is tried first, and not double the limit: the table may have become quicker just when the limit was raised.
 
-If no request has been answered for some time, a waiting request gives its slot to the next one: the connections of the
-waiting requests may be dead.
+If no request at all has been answered for some time, each request that waits for an answer gives its slot to the next
+request, because its connection may be dead.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from contextlib import asynccontextmanager
 from statistics import median_high
 
 ROOM_MAX = 96
-"""The highest limit, unless `size` is higher: each request needs a connection of its own."""
+"""The limit is never raised above this, because each request needs a connection of its own. It may be higher from the
+beginning (`size`)."""
 LONGER = 1.25
 """If requests take more than this many times as long with twice the limit, the table is busy."""
 SILENT = 3
-"""If no request was answered for this long, a request gives its slot to the next one; in multiples of `late_s`."""
+"""After this time in which no request was answered, requests give their slots away. In multiples of `late_s`."""
 REST = 20
-"""How long the limit is not raised after the table was found busy for the first time, in multiples of `late_s`. Each
-further time this rest is twice as long."""
+"""After the table was found busy, the limit is not raised for this time (a *rest*), in multiples of `late_s`. Each
+further rest is twice as long as the one before."""
 RESTS_MAX = 16
 """The longest rest, in multiples of the first rest."""
 
@@ -36,8 +37,8 @@ class Slots:
     """Slots for `size` concurrent requests, or for more as long as that helps. An answer that takes longer than
     `late_s` is late.
 
-    Whether to change the limit (`room`) is decided once a round. A round ends when as many requests that began in it
-    are answered as there are slots.
+    Time is divided into rounds. A round ends when as many of the requests that began in it are answered as there are
+    slots. At its end it is decided whether to change the limit (`room`).
     """
 
     def __init__(self, size: int, late_s: float) -> None:
@@ -49,7 +50,7 @@ class Slots:
         self.took_s = 0.0
         """How long requests took in the last round: the (high) median."""
         self._to_be_taken_back = 0
-        """How many of the slots in use are removed when their requests end, because the limit was lowered."""
+        """How many of the slots in use are to be removed when their requests end, because the limit was lowered."""
         self.answered_at = 0.0
         """When a request was last answered."""
         self._round_at = 0.0
@@ -59,13 +60,13 @@ class Slots:
         self._was_short = False
         """Whether all slots were in use when the present round began."""
         self._tried: tuple[int, float] | None = None
-        """While a new limit is being tried: the limit of the previous round, and how long requests took in that
-        round."""
+        """While a new limit is on trial: the limit of the previous round, and how long requests took in that round.
+        None if no trial is under way."""
         self._rests = 1
         """How long the next rest lasts, in multiples of the first rest."""
         self._rests_until = 0.0
-        """When the limit may be raised again after the table was found busy; 0 if it was not found busy, or if the path
-        is long."""
+        """The time at which the present rest ends. 0 if the table was never found busy, or if the path has turned out
+        to be long since."""
 
     def locked(self) -> bool:
         """Return whether the next request would have to wait."""
@@ -73,8 +74,8 @@ class Slots:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Hold a slot while the body waits for its answer. If no request at all is answered for `SILENT`, the slot goes
-        to the next request even before the body ends.
+        """Hold a slot while the body of the `async with` waits for its answer. If no request at all is answered for
+        `SILENT`, the slot goes to the next request even before the body ends.
         """
         self._was_short = self._was_short or self.locked()
         await self._free.acquire()
@@ -93,7 +94,14 @@ class Slots:
             self._free.release()
 
     def _judge(self, begun_at: float) -> None:
-        """Note that a request was answered; at the end of a round, raise or lower the limit."""
+        """Note that the request that began at `begun_at` has ended. At the end of a round, change the limit if
+        necessary:
+
+        * A trial has shown that the table is busy: take the lower of the two limits, and begin a rest.
+        * A trial of half the limit has shown that the table is not busy: take the full limit again.
+        * Answers are not late: lower the limit towards `size`.
+        * Answers are late, requests had to wait for slots, and there is no rest: try another limit.
+        """
         now = asyncio.get_running_loop().time()
         self.answered_at = now
         if begun_at < self._round_at:
@@ -113,7 +121,7 @@ class Slots:
         elif took_s <= self._late_s:
             self._resize(max(self._size, self.room // 2))
         elif self._was_short and now >= self._rests_until:
-            # After a doubling that did not help, the table may just have become quicker: try half the limit first.
+            # The table was found busy before. It may have become quicker just then, so try half the limit first.
             is_doubtful = self._rests_until and self.room > self._size
             room = max(self._size, self.room // 2) if is_doubtful else min(self._room_max, self.room * 2)
             if room != self.room:
@@ -123,7 +131,7 @@ class Slots:
         self._took_s.clear()
 
     def _resize(self, room: int) -> None:
-        """Change the limit to `room`. Slots in use are removed only when their requests end."""
+        """Change the limit to `room`. If it is lower, slots in use are removed when their requests end."""
         self._to_be_taken_back += max(0, self.room - room)
         for _ in range(room - self.room):
             self.leave()
@@ -131,8 +139,8 @@ class Slots:
 
 
 def _is_busy(room_before: int, took_before_s: float, room: int, took_s: float) -> bool:
-    """Return whether the table is busy: with more concurrent requests each took longer, or with fewer each took less
-    time.
+    """Return whether two rounds with different limits (`room_before` and `room`) show that the table is busy: with the
+    higher limit, each request took much longer.
     """
     return took_s > LONGER * took_before_s if room > room_before else took_before_s > LONGER * took_s
 
@@ -157,6 +165,7 @@ class _Slot:
             self._timer = self._loop.call_at(silent_until, self._check_silence)
 
     def leave(self) -> None:
+        """Give the slot back, unless that was done already."""
         self._timer.cancel()
         slots, self._slots = self._slots, None
         if slots is not None:

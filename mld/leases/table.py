@@ -1,13 +1,13 @@
 """The `LeaseTable` port: every read and conditional write of the lease table (leases#conditional-writes).
 
-A write is a value, made by a function of `writes` and carried out by `apply`. It contains its conditions, and the
-functions that interpret its answer. If the answer is a `Refusal` or False, the write was *refused*, because another
-process changed the row. After an exception (`errors.TableError`) the outcome is *unknown*; only after
+A write is a value (`LeaseWrite`), made by a function of `writes` and carried out by `apply`. It contains its
+conditions, and the functions that interpret its answer. If the answer is a `Refusal` or False, the write was *refused*:
+another process has changed the row. After an exception (`errors.TableError`) the outcome is *unknown*; only after
 `TableThrottledError` and `TableMissingError` the write was certainly *not applied*.
 
 Implementations never repeat writes. A holder's next write allows for all states in which its earlier writes may have
-left the row (leases#overlapping-writes). Other callers repeat a write with `resent=True`. If such a write is refused,
-but the row looks as an earlier attempt would have left it, that counts as success (leases#lost-replies).
+left the row (leases#overlapping-writes). Other callers may repeat a write with `resent=True`. If the repeated write is
+refused, but the row looks as an earlier attempt would have left it, that counts as success (leases#lost-replies).
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ class IndexStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A conditional write was refused. `by_twin`: the row still names us, but another process has raised its counter.
+    """The answer to a conditional write that was refused. `by_twin`: the row still names us, but another process with
+    our worker id has raised its counter.
 
-    `row` is the row as it is now. It is set only if the row has other owners than the writer had seen, or if the row is
-    ours and the lease may be held again.
+    `row` is the present row. It is set only if its owners are not those that the writer had seen, or if it names us and
+    the lease may be held again.
     """
 
     why: str
@@ -74,8 +75,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """A holder's write changed nothing, although the row is still ours: other writes of ours came first, or the row is
-    complete.
+    """The answer to a holder's write that changed nothing, although the row is still ours: other writes of ours were
+    applied first, or the row is complete.
     """
 
     row: Lease
@@ -98,7 +99,7 @@ class Condition:
 
     text: str
     values: tuple[Value, ...] = ()
-    """The values of the placeholders in `text`, except ``:key``, which is always the row's key."""
+    """The values of the placeholders in `text`, except for ``:key``, which always stands for the row's key."""
 
     @classmethod
     def equal(cls, attribute: str, value: Value) -> Condition:
@@ -115,8 +116,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWrite(Generic[AnswerT]):
-    """One conditional write of one row. It creates the row if `item` is set; it changes the row by `sets`, `removes`
-    and `adds`; if it has none of these, it deletes the row.
+    """One conditional write of one row. If `item` is set, it creates the row; if `sets`, `removes` or `adds` are, it
+    changes the row; otherwise it deletes the row.
     """
 
     verb: str
@@ -127,16 +128,17 @@ class LeaseWrite(Generic[AnswerT]):
     accepted: Callable[[Row], AnswerT]
     """Returns the answer if the row was written. Its argument is the new row if `wants_row`, else an empty row."""
     refused: Callable[[Lease | None], AnswerT | LeaseWrite[AnswerT]]
-    """Returns the answer if the conditions did not hold, or another write to try. Its argument is the present row if
-    `wants_row`."""
+    """Returns the answer if the conditions did not hold, or another write to try instead. Its argument is the present
+    row if `wants_row`, else None; it is also None if there is no row."""
     creates: Lease | None = None
-    """The lease that `item` contains."""
+    """The lease in `item`, if the write creates one."""
     item: Row | None = None
     """The row to create."""
     sets: tuple[tuple[str, Value], ...] = ()
     removes: tuple[str, ...] = ()
     adds: tuple[tuple[str, Value], ...] = ()
     wants_row: bool = True
+    """Whether the answer depends on the row, so that DynamoDB has to return it."""
 
     @property
     def deletes(self) -> bool:
@@ -147,6 +149,8 @@ class LeaseWrite(Generic[AnswerT]):
 
 
 class LeaseTable(Protocol):
+    """The lease table. All methods raise `errors.TableError`."""
+
     async def ensure(self) -> bool:
         """Create the table if it is missing, and wait until it can be used. Return whether this call created it."""
         ...
@@ -183,15 +187,16 @@ class LeaseIndex(Protocol):
     async def ensure(self) -> IndexStatus:
         """Create the owner index if it is missing, without waiting until it is filled; return its status.
 
-        If another worker creates the index at the same time, or we lack the permission, no error is raised: the status
-        shows it.
+        If another worker creates the index at the same time, or if we may not create it, no error is raised; the
+        status shows that.
         """
         ...
 
     async def status(self) -> IndexStatus: ...
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Return the keys of rows whose owner is `worker`, including pending handoffs to it; eventually consistent.
+        """Return the keys of the rows whose `leaseOwner` is `worker`: its leases, and those that are being handed off
+        to it. They are eventually consistent.
 
         The keys are read from the owner index. While the index cannot be used, the table is scanned, every few seconds
         at most.
@@ -200,7 +205,7 @@ class LeaseIndex(Protocol):
 
 
 class StoredTable(LeaseTable, Protocol):
-    """The lease table with its index. If the table is deleted, it can be restored from the rows as last seen."""
+    """The lease table with its index. If the table is deleted, it can be restored from the rows that were seen last."""
 
     types_rows: bool
     """Whether new rows have an `entityType`; False while workers of 2.x may use the table (coordination#bare-tables).

@@ -1,7 +1,7 @@
 """`TableMaker`: creates a DynamoDB table as the properties describe it, and waits until it can be used.
 
-Rules: leases#lease-table, coordination#legacy-tables. If it is not certain whether a call succeeded, a `TableError` is
-raised.
+Rules: leases#lease-table, coordination#legacy-tables. A `TableError` means that the table could not be made ready, or
+that the outcome of a call is unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READY_STATES = frozenset({"ACTIVE", "UPDATING"})
 
 
 def on_demand(name: str) -> TableSettings:
-    """Return settings for a table that is paid by the request, for callers that have no settings."""
+    """Return settings for a table with on-demand capacity, for callers that have no settings."""
     return TableSettings(
         name=name,
         billing_mode=BillingMode.PAY_PER_REQUEST,
@@ -51,7 +51,7 @@ class TableMaker:
 
     what, action = "lease table", "lease_table_created"
     is_patient = True
-    """Whether to retry while DynamoDB refuses to create more tables for this account."""
+    """Whether to try again while DynamoDB refuses to create another table for this account now."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class TableMaker:
         return str(answer["Table"].get("TableStatus", "ACTIVE"))
 
     async def _create(self) -> bool:
-        """Return True if this call created the table, False if it exists already."""
+        """Create the table. Return False if it exists already, or is being created by another process."""
         settings = self._settings
         params: dict[str, Any] = {
             "AttributeDefinitions": [{"AttributeName": self._key, "AttributeType": "S"}],
@@ -157,22 +157,21 @@ class TableMaker:
 
 @raises_only(TableUnavailableError)
 class LegacyTable(TableMaker):
-    """A separate table of KCL 3.0 to 3.4 for coordinator state or worker metrics: checks whether it exists, and creates
-    it on request.
+    """Checks whether one of the separate tables of KCL 3.0 to 3.4 exists (coordinator state, or worker metrics), and
+    creates it on request.
 
-    Newer KCL workers never create these tables; `mld.metadataLayout=legacy` does, for fleets that start together with
-    workers of 3.0 to 3.4. All methods raise StartupError if IAM denies the call, because the fleet's layout
-    depends on the answer.
+    Workers of KCL 3.5 and later never create these tables. A worker of mld does with `mld.metadataLayout=legacy`, for a
+    fleet that starts together with workers of 3.0 to 3.4. All methods raise StartupError if IAM denies the call,
+    because the fleet's layout depends on the answer.
     """
 
     what, action = "table", "legacy_table_created"
     is_patient = False
-    """False: a fleet that changes its layout waits for this table, so the caller decides how to go on without the
-    table."""
+    """False: the fleet is waiting for this table, so the caller decides at once how to go on without it."""
 
     async def exists(self) -> bool:
-        """Return whether the table exists. Waits while it is being created. A table that is being deleted does not
-        count.
+        """Return whether the table exists. While it is being created, wait. A table that is being deleted counts as
+        missing.
         """
         deadline = self._clock.monotonic() + READY_TIMEOUT_S
         poll_s = FIRST_POLL_S

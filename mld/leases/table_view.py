@@ -1,12 +1,13 @@
 """`TableView`: reads the whole lease table once for all parts of a worker that need it, and keeps the newest view.
 
 Rule: leases#one-view-of-the-table. A part of the worker asks for a view whose read began after a given time. It gets
-the newest view if that is new enough, else the view that is being read if that is new enough; otherwise the table is
-read again. So no part decides on rows that are older than the event that made it look, and parts that look at about the
-same time cause only one read. A part that wants every new view registers an event, which is set for each of them.
+the newest view, or the result of the read that is under way, if one of these is new enough; otherwise the table is read
+again. So no part decides on rows that are older than the event that made it look, and parts that look at about the same
+time cause only one read. A part that wants to know of every new view registers an `asyncio.Event`, which is set each
+time.
 
-A view is never changed. It shows each row as it was at some moment between the beginning and the end of the read. So
-writes that are based on a view are conditional.
+A view is never changed. It shows each row as it was at some moment between the beginning and the end of the read, and
+the row may have changed since. So writes that are based on a view are conditional.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mld.leases.table import LeaseTable, TableScan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenTable:
-    """The whole table as one read has shown it. Times are in monotonic seconds."""
+    """The whole table as one read of it has shown it. Times are in monotonic seconds."""
 
     scan: TableScan
     began_at: float
@@ -82,7 +83,7 @@ class TableView:
         self._events.append(event)
 
     def forget(self) -> None:
-        """Forget the views of a table that is gone, and ignore the reads of it that are under way."""
+        """Forget the views of a table that is gone. Reads of it that are under way are ignored when they end."""
         self._newest = self._reading = None
         self._valid_from = self._clock.monotonic()
 
@@ -91,8 +92,8 @@ class TableView:
         self._running.cancel()
 
     async def newer_than(self, at: float) -> SeenTable:
-        """Return a view whose read began after `at`, in monotonic seconds; read the table if there is none. A read that
-        began too early goes on for the callers that wait for it; this caller gets a newer one. Raises
+        """Return a view whose read began after `at`, in monotonic seconds; read the table if there is no such view. A
+        read that is under way but began too early goes on for the callers that wait for it. Raises
         `errors.TableError`.
         """
         if self._newest is not None and self._newest.began_at > at:

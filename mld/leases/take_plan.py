@@ -1,25 +1,25 @@
 """Decides which leases to take in 2.x mode. Pure; `taker` takes them.
 
 Rules: leases#taker-observation, leases#taker-target, leases#very-old-leases, leases#stealing-of-leases,
-leases#even-shares. Three things differ from Java. For a lease without an owner, the time of the last change is `NEVER`,
-where Java has time 0. If there are very old leases, leases that are only free or expired are taken up to the target in
-the same pass, and not one period later. Shares are even.
+leases#even-shares. Three things differ from Java. The time of the last change of a lease without an owner is `NEVER`;
+Java uses time 0. If there are very old leases, other free or expired leases are taken in the same pass, too, up to the
+target; Java takes them one period later. And shares are even.
 
-*Even shares.* Java's target is the fair share rounded up, for every worker, and nobody steals from a worker that has no
-more than that. When the fleet of 100 workers with 500 leases grows to 200 workers, the old workers therefore keep 3
-leases each and the new ones get 2: half the fleet, possibly in another cluster or on other machines, carries 60 % of
+*Even shares.* In Java the target of every worker is the fair share rounded up, and nobody steals from a worker that has
+no more than that. If a fleet of 100 workers with 500 leases grows to 200 workers, the old workers therefore keep 3
+leases each, and the new ones get 2: half the fleet, possibly in another cluster or on other machines, carries 60 % of
 the load for good. Even shares are whole numbers whose sum is the number of leases: `leases mod workers` workers have
-the fair share rounded up, the others have it rounded down. The hashes of the worker ids decide who is rounded up. So
-the result is the same in every worker, and does not depend on age or cluster. A worker below its own share steals from
-a worker above its own share, but never that worker's only lease: with fewer leases than workers nothing would be
-gained.
+the fair share rounded up, the others have it rounded down. Whose share is rounded up is decided by hashes of the worker
+ids, so the result is the same in every worker, and does not depend on age or cluster. A worker below its own share
+steals from a worker above its own share, but never that worker's only lease: with fewer leases than workers, that would
+gain nothing.
 
-Java workers in the same table need not know about even shares: a steal is the same conditional take, and they steal by
-their own rule. The two rules cannot move a lease in circles. A steal by Java's rule makes the loads more even, because
-the thief has at least two leases less than the victim. In a steal by shares, the thief has at least one lease less:
-such a steal never makes the loads less even, and brings both workers nearer to their shares. So each steal lowers the
-pair (unevenness, distance from the shares), and stealing ends; `test_take_plan` tries random mixed fleets. Even shares
-cost at most one more move for each worker.
+Java workers in the same table need not know about even shares: they steal by their own rule, and a steal is the same
+conditional take. The two rules together cannot move a lease in circles. In a steal by Java's rule, the thief has at
+least two leases less than the victim, so the loads become more even. In a steal by shares, the thief has at least one
+lease less; such a steal never makes the loads less even, and brings both workers nearer to their shares. So each steal
+lowers the pair (unevenness, distance from the shares), and stealing ends; `test_take_plan` tries random mixed fleets.
+Even shares cost at most one more move for each worker.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from mld.leases.lease import Lease
 from mld.properties.settings import LeaseSettings
 
 VERY_OLD_LEASE_DURATIONS = 3
+"""A lease is very old if its row was not written for this many lease durations."""
 LOT_BYTES = 8  # of a worker id's hash; two of 10,000 workers have equal hashes in one of 10^11 fleets
 _KEY = attrgetter("key")
 
@@ -46,7 +47,7 @@ SeenCounters: TypeAlias = Stillness[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A lease to take. `is_steal`: the lease has an owner that seems to be alive."""
+    """A lease to take. `is_steal`: the lease has an owner that renews it."""
 
     lease: Lease
     is_steal: bool = False
@@ -68,9 +69,9 @@ class TakePlan:
     available: int = 0
     """How many leases have no owner, or have expired."""
     very_old: int = 0
-    """How many of `choices` are very old: no worker has written their rows for three lease durations."""
+    """How many of `choices` are taken because they are very old (`VERY_OLD_LEASE_DURATIONS`)."""
     left: frozenset[str] = frozenset()
-    """Available leases of open shards for which this worker has no room."""
+    """The available leases of open shards that this worker leaves to others, because it has no room."""
 
 
 def observe(seen: SeenCounters, leases: Collection[Lease], now: float) -> None:
@@ -90,9 +91,11 @@ def decide(
     *,
     even_shares: bool = True,
 ) -> TakePlan:
-    """Return the leases that worker `me` should take. `seen` must have an observation of each lease.
+    """Return the leases that worker `me` should take. `seen` must have an observation of each lease (`observe`).
 
-    Without `even_shares` the decision is Java's.
+    Very old leases are taken first, as far as there is room, then other available leases up to the target. Leases are
+    stolen only if none is available. Available leases of finished shards are always taken. Without `even_shares` steals
+    follow Java's rule alone.
     """
     if not leases:
         return TakePlan()
@@ -126,11 +129,11 @@ def decide(
 def _survey(
     leases: Iterable[Lease], seen: SeenCounters, me: str, now: float, dead_after_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
-    """Return three things: the available leases of unfinished shards, those of finished shards, and the load of each
-    live worker.
+    """Return three things: the available leases of unfinished shards, the available leases of finished shards, and the
+    load of each live worker.
 
-    A lease is available if it has no owner, or if its counter has not moved for more than a lease duration. A lease of
-    a finished shard is not counted as load, because its owner only has to delete it.
+    A lease is available if it has no owner, or if its counter has not changed for more than `dead_after_s`, a lease
+    duration. A lease of a finished shard is no load, because its owner only has to delete its row.
     """
     available: list[Lease] = []
     ended: list[Lease] = []
@@ -145,8 +148,8 @@ def _survey(
 
 
 def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
-    """Return (target, spillover): how many leases each worker should have, and by how many `leases_max` lowers that
-    number.
+    """Return (target, spillover): how many leases each worker should have, and by how many leases the limit
+    `leases_max` lowers that number.
     """
     fair = 1 if workers >= leases else -(-leases // workers)
     target = min(fair, leases_max)
@@ -156,8 +159,8 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, settings: LeaseSettings, *, even_shares: bool
 ) -> tuple[str | None, int]:
-    """Choose a worker to steal from, and how many leases to steal (leases#stealing-of-leases). Called only if all
-    leases have live owners.
+    """Choose a worker to steal from; return it, and how many leases to steal (leases#stealing-of-leases). Called only
+    if no lease is available.
     """
     most = max(loads.values())
     needed = target - loads[me]
@@ -177,10 +180,10 @@ def _victim(
 def _victim_by_share(
     loads: Mapping[str, int], me: str, most: int, rng: random.Random, settings: LeaseSettings
 ) -> tuple[str | None, int]:
-    """Choose a victim by even shares: if worker `me` is below its share, it steals one lease from one of the most
-    loaded workers, if that is above its own share.
+    """Choose a worker to steal from by even shares: if worker `me` is below its share, it steals one lease from one of
+    the workers with the most leases, if that one is above its own share.
 
-    Return (victim, how many). A worker's only lease is never stolen.
+    Return the victim, and how many leases to steal. A worker's only lease is never stolen.
     """
     if most <= 1:
         return None, 0
@@ -196,7 +199,7 @@ def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
     ids decide which workers have one more.
     """
     share, remainder = divmod(sum(loads.values()), len(loads))
-    # With a mere checksum, the order of ids that differ only in a number at the end would not be random.
+    # A mere checksum would not do: the order of ids that differ only in a number at the end would not be random.
     drawn = sorted(loads, key=lambda w: (hashlib.blake2b(w.encode(), digest_size=LOT_BYTES).digest(), w))
     return {worker: share + (place < remainder) for place, worker in enumerate(drawn)}
 

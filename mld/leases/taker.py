@@ -1,11 +1,11 @@
 """`LeaseTaker`: takes the leases that this worker should have in 2.x mode, and has the keeper hold them.
 
 Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases. Each lease is held as
-soon as it is taken, and one failure does not affect the others. Before a steal, row and victim are read again. The
-first passes of workers are spread. `take_plan` decides which leases to take.
+soon as it is taken, and one failure does not affect the others. Before a lease is stolen, its row is read again. The
+first passes of the workers of a fleet are spread over some time. `take_plan` decides which leases to take.
 
-If the outcome of a take stays unknown, it may have made us the owner of a row that nobody renews. So the row's counter
-is remembered, and the next pass resumes such a row instead of waiting until it expires.
+If the outcome of a take stays unknown, it may have made us the owner of a lease that nobody renews. So the counter
+before the take is remembered, and the next pass resumes such a lease instead of waiting until it expires.
 """
 
 from __future__ import annotations
@@ -33,20 +33,27 @@ from mld.metrics.worker import LeaseMove
 log = logging.getLogger(__name__)
 
 START_JITTER_S = 0.5  # so that workers that start together do not scan together; short compared with their start
-FAILED_PASS_RETRY_S = 1.0  # doubles up to the period, so that a failed scan does not delay take-overs by a whole period
+FAILED_PASS_RETRY_S = 1.0
+"""Pause after a failed pass. It doubles up to the period. So a failed scan does not delay take-overs by a whole period.
+"""
 TAKES_CONCURRENT_MAX = 10
 TAKE_ATTEMPTS_MAX = 3
 REFUSED_IN_A_ROW_MAX = 20
-"""A pass ends after this many consecutive refusals: other workers are taking the same leases and are ahead of us, and a
-refused write costs as much as any other. If a tenth of the leases is still free, this ends one pass in eight too early;
-then other workers take these leases."""
+"""A pass ends after this many consecutive refusals: other workers take the same leases and are faster, and a refused
+write costs as much as any other. If a tenth of the leases is still free, this ends one pass in eight too early; then
+other workers take the rest."""
 
-NO_ROOM_PATIENCE_S = 60.0  # meanwhile another worker may take the leases, or may be starting
+NO_ROOM_PATIENCE_S = 60.0
+"""How long leases may be left for lack of room before that is reported. Meanwhile another worker may take them, or may
+be starting.
+"""
 NAMED_MAX = 5  # shards named in a line of the log
 
 
 class RoomWatch:
-    """Reports leases of open shards that no worker takes: this one has no room, and no other has taken them."""
+    """Reports leases of open shards that no worker takes: this worker has no room for them, and no other has taken them
+    for `NO_ROOM_PATIENCE_S`.
+    """
 
     def __init__(self, leases_max: int, metrics: Metrics) -> None:
         self._leases_max = leases_max
@@ -54,7 +61,7 @@ class RoomWatch:
         self._since: dict[str, float] = {}
         """Since when this worker has left each lease to others, for lack of room."""
         self._reported: set[str] = set()
-        """The leases in the last line of the log about this."""
+        """The leases that were logged, as long as nobody takes them."""
 
     def saw(self, left: Collection[str], now: float) -> None:
         """Note the leases that this worker has left to others at `now`, because it has no room."""
@@ -96,16 +103,16 @@ class LeaseTaker:
         self._woken = asyncio.Event()
         self._seen: SeenCounters = Stillness()  # since when the counter of each lease has been unchanged
         self._ended: dict[str, float] = {}
-        """Workers whose processes are dead, and the time until which no process has their names."""
+        """Workers whose processes have ended, and the time until which no process has their names."""
         self._unknown_takes: dict[str, int] = {}
-        """The counter of each lease before a take whose outcome is unknown."""
+        """The leases that this worker has tried to take and does not hold, with the counter of each before the take."""
         self._refused_in_a_row = 0
         """How many takes of this pass were refused since the last one that succeeded."""
         self._passes = 0
         """How many passes were made."""
 
     def wake(self) -> None:
-        """Make the next pass now, because leases were created, or because the number of workers has changed."""
+        """Make the next pass now, because leases were created, or because workers have come or gone."""
         self._woken.set()
 
     def forget(self) -> None:
@@ -114,13 +121,15 @@ class LeaseTaker:
         self._unknown_takes.clear()
 
     def ended(self, worker: str, until: float) -> None:
-        """Treat the leases of `worker` as expired: its process is dead, and no process has its name before `until`."""
+        """Note that the process of `worker` has ended, and that no process has its name before `until`. Make a pass
+        now, which treats its leases as expired.
+        """
         self._ended[worker] = until
         self.wake()
 
     async def run(self) -> None:
         """Take leases until cancelled. After a failed pass, which is logged, the next one comes sooner."""
-        if self._passes:  # the start made a pass already: spread the later ones over the period
+        if self._passes:  # a pass was made at the start already: spread the next passes of the workers over the period
             first_delay_s = self.rng.uniform(self._period_s / 2, self._period_s)
         else:
             first_delay_s = self.rng.uniform(0.0, START_JITTER_S)
@@ -138,8 +147,8 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """Make one pass; return the keys of the leases taken. If the caller has just scanned the table, it passes the
-        `scan`.
+        """Make one pass; return the keys of the leases that were taken. A caller that has just scanned the table passes
+        the `scan`.
 
         Raises TableError if the table cannot be scanned. Leases that cannot be taken are logged.
         """
@@ -148,7 +157,7 @@ class LeaseTaker:
                 return await self._pass(scan)
 
     async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
-        """Look at all leases, decide which to take, and take them; return the keys of the leases taken."""
+        """Look at all leases, decide which to take, and take them; return the keys of those that were taken."""
         if scan is None:
             with self._takes.list_leases.timed(self.clock.monotonic):
                 scan = (await self.views.newer_than(self.clock.monotonic())).scan
@@ -192,8 +201,8 @@ class LeaseTaker:
             table.workers, table.unassigned = plan.workers, plan.available
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
-        """Resume leases that an earlier take of unknown outcome has made ours. Go on remembering takes that may yet be
-        applied.
+        """Resume leases that an earlier take of unknown outcome has made ours. Remember the takes that may yet be
+        applied, and forget the others.
         """
         by_key = {lease.key: lease for lease in leases if lease.key in self._unknown_takes}
         ours = [
@@ -211,8 +220,8 @@ class LeaseTaker:
     async def _take_all(self, choices: list[Choice]) -> tuple[str, ...]:
         """Take the leases in order, a few at a time; return the keys of those that are held now.
 
-        Each worker of a new fleet chooses all leases of the table. A task for each would take tens of megabytes and
-        block the loop; and if a thousand workers choose all leases, most takes are refused.
+        Each worker of a new fleet may choose all leases of the table. A task for each lease would take tens of
+        megabytes and block the event loop. And if a thousand workers choose all leases, most takes are refused.
         """
         waiting = iter(choices)
         taken: list[str] = []
@@ -233,19 +242,23 @@ class LeaseTaker:
         return None if lease is None else await self._take_row(lease, choice.is_steal)
 
     async def _fresh_victim(self, choice: Choice) -> Lease | None:
-        """Return the present row; None if it is gone, or does not belong to the chosen victim any more.
+        """Read the row of a lease that is to be stolen, and return it; None if it is gone, or does not belong to the
+        chosen victim any more.
 
-        The living owner renews the lease all the time. So with the counter of an older scan, many steals would fail.
+        A steal is conditional on the counter, and the living owner keeps renewing the lease. So with the counter from
+        the scan, many steals would be refused.
         """
         try:
             fresh = await self.table.get(choice.lease.key)
         except Exception as error:
             survived(error, "looking at a lease", choice.lease.key)
-            return choice.lease  # the take's own condition protects us
+            return choice.lease  # if this row is out of date, the take is refused
         return fresh if fresh is not None and fresh.owner == choice.lease.owner else None
 
     async def _take_row(self, lease: Lease, is_steal: bool) -> str | None:
-        """Send the take of a row, again after an error; return its key if we hold the lease now."""
+        """Send the take of a row, and repeat it after an error, a few times; return the key if we hold the lease
+        now.
+        """
         key = lease.key
         started_at = self.clock.monotonic()
         unknown_since: float | None = None

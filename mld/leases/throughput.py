@@ -14,14 +14,14 @@ _SIX_DECIMALS = Decimal("0.000001")
 
 
 class Throughput:
-    """Measures the throughput during one holding. The first average includes the previous holder's value, if the row
-    has one.
+    """Measures the throughput during one holding. `seed_kbps` is the previous holder's value in the row, if any; it is
+    included in the first average.
     """
 
     def __init__(self, seed_kbps: float | None, interval_s: float) -> None:
         self._interval_s = interval_s
         self._average_kbps: float | None = None
-        # The previous holder's value counts as bytes of the first interval.
+        # The previous holder's value counts as if that many bytes had been delivered in the first interval.
         self._bytes = round((seed_kbps or 0.0) * BYTES_PER_KB * interval_s)
         self._has_records = seed_kbps is not None
 
@@ -31,7 +31,9 @@ class Throughput:
         self._has_records = True
 
     def sample_kbps(self) -> float | None:
-        """Close the current interval and return the average; None if nothing was ever delivered."""
+        """End the present interval and return the average; None if nothing was ever delivered, by the previous holder
+        neither.
+        """
         if not self._has_records:
             return None
         now_kbps = self._bytes / BYTES_PER_KB / self._interval_s

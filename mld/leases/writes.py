@@ -9,17 +9,18 @@ The holder's guard (leases#holder-guard), used by renew and checkpoint:
     leaseCounter = n AND ((leaseOwner = me AND no checkpointOwner) OR (checkpointOwner = me AND leaseOwner <> me))
 
 The guard holds before and during a handoff, so that the holder learns of a handoff from the answer to its own write.
-Its last clause excludes a row that names one worker as both owners, which nobody may renew. While other writes of ours
+The last clause excludes a row that names one worker as both owners, which nobody may renew. While other writes of ours
 are under way, the guard allows every counter that they may leave (`own_writes.Span`), and a checkpoint names the
 positions that it may replace. If the guard does not hold, the present row shows why (`judge_refused`):
 
-    present row                    meaning
-    gone, or another actual owner  lost
-    ours, lower counter            recreated or restored: lost
-    ours, but another worker has   lost
-    had it meanwhile
-    ours                           `Overtaken`: nothing was written. `own_writes` knows whether our other writes explain
-                                   the counter; if not, it is lost to a twin: same worker id, other process
+    present row                              meaning
+    gone, or of another actual owner         the lease is lost
+    ours, but with a lower counter           the row was recreated or restored: the lease is lost
+    ours, but another worker has had the     the lease is lost
+      lease meanwhile
+    ours otherwise                           `Overtaken`: nothing was written. If our other writes do not explain the
+                                             counter (`own_writes`), the lease is lost to a twin, another process with
+                                             our worker id
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from mld.leases.own_attribute import Row
 from mld.leases.own_writes import Span
 from mld.leases.table import AnswerT, Condition, LeaseWrite, Overtaken, Refusal, Value
 
-RELEASE_WRITES_MAX = 2  # the second write uses the owners that the refusal of the first has shown
+RELEASE_WRITES_MAX = 2  # if the first write is refused, the second one uses the owners that the refusal shows
 
 RowWrite: TypeAlias = LeaseWrite[Lease | Refusal]
 """A write whose answer is the row as it is now, or a refusal."""
@@ -71,10 +72,10 @@ def renew(
 ) -> HolderWrite:
     """Renew: raise the counter by one if the holder's guard holds. If `lease` has a throughput, write it.
 
-    If another worker has begun a handoff, the answer has a `checkpoint_owner`. `span` tells how earlier writes of ours
-    may have changed the row; None if no other write is under way. `failing` is a note of failures to write; a note with
-    0 failures removes the note in the row, and None leaves it there. `status` is the status to write; None leaves the
-    old status in the row.
+    If another worker has begun a handoff, the lease in the answer has a `checkpoint_owner`. `span` says how earlier
+    writes of ours may have changed the row; None: no other write is under way. `failing` is a note of failures to
+    write: a note with 0 failures removes the one in the row, and None leaves it there. `status` is the status to write;
+    None leaves the old status in the row.
     """
     span = span or Span.exactly(lease)
     sets, adds = _raised(span)
@@ -95,12 +96,12 @@ def renew(
 
 
 def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) -> HolderWrite:
-    """Store `position`, remove a prepared checkpoint, and raise the counter, so that it is also a renewal. SHARD_END is
-    replaced only by SHARD_END.
+    """Store `position` and remove a prepared checkpoint. The write also raises the counter, so it is a renewal, too. A
+    checkpoint at SHARD_END can only be replaced by SHARD_END.
 
     A checkpoint is progress, so it also removes a note of failures. `span` is as for `renew`. If the span allows
     several counters, a condition on the counter alone would let a delayed checkpoint undo a later one. So the condition
-    also names the positions that may be replaced.
+    then also names the positions that may be replaced.
     """
     span = span or Span.exactly(lease)
     raised, adds = _raised(span)
@@ -125,13 +126,15 @@ def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
     """Remove the owners and raise the counter, so that others may take the lease at once. This ends a pending handoff.
 
     The only condition is that the owners are as seen, so that a release also works right after a renewal whose reply
-    was lost. If the actual owner is the same, but a handoff has begun or ended meanwhile, the release is tried again
-    with the new owners.
+    was lost. If the release is refused because a handoff has begun or ended meanwhile, but the actual owner is still
+    the same, it is tried again with the new owners.
     """
     assert lease.actual_owner is not None, "only an owned lease can be released"
 
     def again(row: Lease | None) -> bool | YesOrNo:
-        """Return the release with the owners in `row`; False if there is nothing to release, or no write is left."""
+        """Return the release with the owners in `row`. Return False if there is nothing to release, or if `writes_max`
+        writes were tried.
+        """
         other = judge_refused_release(lease, row)
         return False if other is None or writes_max <= 1 else release(other, writes_max=writes_max - 1)
 
@@ -143,9 +146,10 @@ def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
 
 
 def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
-    """Change the owner if the counter is as seen. This ends a pending handoff, and may count as an owner switch.
+    """Make `owner` the owner if the counter is as seen. This ends a pending handoff, and may count as an owner switch
+    (`is_owner_switch`).
 
-    `resent`: the outcome of an earlier take of this same lease and counter by `owner` is unknown.
+    `resent`: `owner` has sent a take of this lease with this counter before, whose outcome is unknown.
     """
     return LeaseWrite(
         "take",
@@ -160,9 +164,11 @@ def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
-    """Name the next owner. The counter is not changed, so that the present owner can continue to renew and checkpoint.
+    """Begin a handoff: name the next owner in the row. The counter is not changed, so that the present owner can
+    continue to renew and checkpoint.
 
-    Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
+    The write is refused unless the row still has the owner of `lease`, and no handoff is pending. `next_owner` must be
+    another worker.
     """
     assert lease.owner is not None, "only an owned lease can be handed off"
     assert next_owner != lease.owner, "nobody may renew a row that names one worker twice"
@@ -174,10 +180,11 @@ def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
 
 
 def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
-    """Change the owner if the owners are as seen. This ends a pending handoff. The counter is raised.
+    """Make `owner` the owner and raise the counter, if the owners are as seen. This ends a pending handoff.
 
-    There is no condition on the counter, so renewals of the present holder do not prevent the change. With `resent`, a
-    row that belongs to `owner` counts as success, whoever wrote it.
+    There is no condition on the counter, so renewals by the present holder do not prevent the change. With `resent` (an
+    earlier attempt may have been applied), the write also counts as successful if the row belongs to `owner` by now,
+    whoever wrote it.
     """
     counted = (rows.COUNTER, ONE)
     return LeaseWrite(
@@ -193,29 +200,29 @@ def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def assign_expired(lease: Lease, owner: str) -> RowWrite:
-    """Make an `assign` that also requires the counter as seen, for workers that take expired leases without being the
-    leader.
+    """Make an `assign` with the additional condition that the counter is as seen: an owner that has renewed its lease
+    meanwhile keeps it.
     """
     write = assign(lease, owner)
     return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
 
 
 def pinned(write: RowWrite, until_s: int) -> RowWrite:
-    """Return the same change of owner with a pin: until `until_s` (epoch seconds), mld leaders leave the lease with
-    that owner.
+    """Return the write `write`, which changes the owner, with a pin added: until `until_s` (epoch seconds), leaders of
+    mld leave the lease with that owner.
     """
     return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
 
 
 # --- requests of an operator ------------------------------------------------------------------------------------------
-# They do not change the counter, so that the holder's renewals are not refused.
+# These writes do not change the counter, so that the holder's renewals are not refused.
 
 
-def pause(lease: Lease, words: str) -> RowWrite:
-    """Ask the holder to stop delivering; `words` say who asks, and why."""
-    assert words, "somebody pauses it"
+def pause(lease: Lease, note: str) -> RowWrite:
+    """Ask the holder to stop delivering. `note` says who asks, and why."""
+    assert note, "somebody pauses it"
     conditions = (EXISTS, Condition.absent(rows.PAUSED), *_owners_as_seen(lease))
-    return _wish("pause", lease, conditions, (rows.PAUSED, _words(words)))
+    return _wish("pause", lease, conditions, (rows.PAUSED, _note(note)))
 
 
 def resume(lease: Lease) -> RowWrite:
@@ -223,13 +230,15 @@ def resume(lease: Lease) -> RowWrite:
     return replace(_wish("resume", lease, (EXISTS, Condition.present(rows.PAUSED))), removes=(rows.PAUSED,))
 
 
-def ask_restart(lease: Lease, words: str) -> RowWrite:
-    """Ask the holder to start a new child of its record processor; `words` say who asks, and why."""
-    return _wish("ask_restart", lease, (EXISTS, *_owners_as_seen(lease)), (rows.RESTART, _words(words)))
+def ask_restart(lease: Lease, note: str) -> RowWrite:
+    """Ask the holder to start a new child of its record processor. `note` says who asks, and why."""
+    return _wish("ask_restart", lease, (EXISTS, *_owners_as_seen(lease)), (rows.RESTART, _note(note)))
 
 
 def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
-    """Ask the holder not to deliver `records`. They replace the records that the row of `lease` asks to leave out."""
+    """Ask the holder not to deliver `records`. They replace the set in the row, on condition that the row still has the
+    set of `lease`.
+    """
     before = Value(":before", {"SS": sorted(lease.left_out)})
     as_seen = Condition.equal(rows.LEFT_OUT, before) if lease.left_out else Condition.absent(rows.LEFT_OUT)
     conditions = (EXISTS, *_owners_as_seen(lease), as_seen)
@@ -256,7 +265,7 @@ def create(lease: Lease) -> YesOrNo:
 
 
 def put(verb: str, lease: Lease | None, item: Row) -> YesOrNo:
-    """Create the row `item`, which contains `lease`, if its key is free."""
+    """Create the row `item` if its key is free. `lease` is the lease in it; None if the row is not a lease."""
     return yes_or_no(verb, item[rows.KEY]["S"], Condition.absent(rows.KEY), creates=lease, item=item)
 
 
@@ -268,15 +277,17 @@ def record_children(key: str, children: frozenset[str]) -> YesOrNo:
 
 
 def fill_hash_range(key: str, hash_range: HashRange) -> YesOrNo:
-    """Give an existing row of KCL before 2.3 its hash range, unless it has one (shards#missing-hash-ranges)."""
+    """Add the hash range to an existing row that KCL before 2.3 created without one, unless it has one by now
+    (shards#missing-hash-ranges).
+    """
     assert hash_range.start < hash_range.end, "Java cannot read a row with a range of one key"
     start, end = _text(":start", str(hash_range.start)), _text(":end", str(hash_range.end))
     return yes_or_no("fill_hash_range", key, EXISTS, LACKS_RANGE, sets=((rows.HASH_START, start), (rows.HASH_END, end)))
 
 
 def delete_completed(key: str) -> YesOrNo:
-    """Delete the row if its checkpoint is SHARD_END. A row that was recreated with another checkpoint is not
-    deleted.
+    """Delete the row if its checkpoint is SHARD_END. So a row that was recreated meanwhile with another checkpoint
+    stays.
     """
     return yes_or_no("delete_completed", key, Condition.equal(rows.CHECKPOINT, SHARD_END_VALUE))
 
@@ -323,7 +334,9 @@ def _yes(_row: Row) -> bool:
 
 
 def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
-    """Return what a refused renew or checkpoint of our `lease` means; `row` is the present row. See the table above."""
+    """Return what a refused renew or checkpoint of our `lease` means. `row` is the present row; the table in the
+    module's header shows the cases.
+    """
     me = lease.actual_owner
     if row is None:
         return Refusal("the row was deleted")
@@ -341,19 +354,20 @@ def judge_refused(lease: Lease, row: Lease | None) -> Refusal | Overtaken:
 
 
 def unexplained(lease: Lease, row: Lease) -> Refusal:
-    """Return the refusal for a row that is ours, but whose counter is not explained by our writes."""
+    """Return the refusal for a row that names us, although our own writes do not explain its counter."""
     if has_changed_hands(lease, row):
         return given_back(row)
     return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
 
 
 def given_back(row: Lease) -> Refusal:
-    """Return the refusal for a lease that another worker took and gave back to us: `row` is ours again."""
+    """Return the refusal for a lease that another worker took and then gave back to us: `row` names us again."""
     return Refusal("another worker took it, and it was given back to us", row=row)
 
 
 def has_changed_hands(before: Lease, row: Lease) -> bool:
-    """Return whether another worker owned the lease between two reads of its row, although both show the same owner.
+    """Return whether another worker owned the lease between two reads of its row (`before`, `row`), which both show the
+    same owner.
 
     `owner_switches` counts changes of the owner, and each checkpoint resets it to 0.
     """
@@ -362,7 +376,9 @@ def has_changed_hands(before: Lease, row: Lease) -> bool:
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return `row` if an earlier attempt of the same take has made it ours; else the refusal, which says why."""
+    """Return what a refused take means: `row`, the present row, if an earlier attempt of the same take has made it
+    ours; else the refusal, which says why.
+    """
     if row is None:
         return Refusal("the row was deleted")
     ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
@@ -379,8 +395,8 @@ def _refused_by_owners(lease: Lease, row: Lease | None) -> Refusal:
 
 
 def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return `row` if it belongs to `owner` after an earlier attempt of unknown outcome; else the refusal, which says
-    why.
+    """Return what a refused assign means: `row`, the present row, if it belongs to `owner` and an earlier attempt may
+    have been applied (`resent`); else the refusal, which says why.
     """
     if row is None:
         return Refusal("the row was deleted")
@@ -392,8 +408,9 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
-    """Return the present row if it is still ours, but a handoff has begun or ended since `lease` was seen: then it must
-    be given away with the owners in that row. Return None if there is nothing to give away.
+    """Return what a refused release means. If the present row is still ours, but a handoff has begun or ended since
+    `lease` was read, return that row: its owners are to be used for the next attempt. Return None if there is nothing
+    to release any more.
     """
     if row is None or row.actual_owner != lease.actual_owner:
         return None
@@ -402,7 +419,9 @@ def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
 
 
 def is_owner_switch(seen: Lease, owner: str) -> bool:
-    """Return whether this change of owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
+    """Return whether making `owner` the owner of `seen` counts in `ownerSwitchesSinceCheckpoint`
+    (leases#owner-switches).
+    """
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 
@@ -425,8 +444,8 @@ def _within(span: Span) -> Condition:
 
 
 def _raised(span: Span) -> tuple[list[tuple[str, Value]], tuple[tuple[str, Value], ...]]:
-    """Return (sets, adds) that raise the lease counter by one: by a SET if the value in the row is known exactly, else
-    by an ADD.
+    """Return the clauses (sets, adds) that raise the lease counter by one: a SET if the value in the row is known
+    exactly, else an ADD.
     """
     if span.is_exact:
         return [(rows.COUNTER, _number(":next", span.over + 1))], ()
@@ -464,13 +483,13 @@ def _seen(lease: Lease) -> Condition:
 
 
 def _next(lease: Lease) -> tuple[str, Value]:
-    """Return the SET of a counter that is one higher than that of `lease`."""
+    """Return the SET clause for a counter that is one higher than that of `lease`."""
     return (rows.COUNTER, _number(":next", lease.counter + 1))
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Return the name of the attribute that mld 0.2 wrote into rows that it did not renew, so that it can be removed;
-    no name if the row lacks it.
+    """Return the names of attributes to remove: the mark that mld 0.2 wrote into rows that it did not renew, if the row
+    has it.
     """
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
@@ -479,8 +498,8 @@ def _throughput(kbps: float) -> tuple[str, Value]:
     return (rows.THROUGHPUT, Value(":throughput", {"N": rows.number_text(kbps)}))
 
 
-def _words(words: str) -> Value:
-    return _text(":words", words[: rows.WORDS_CHARACTERS_MAX])
+def _note(note: str) -> Value:
+    return _text(":words", note[: rows.WORDS_CHARACTERS_MAX])
 
 
 def _owners(lease: Lease) -> str:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mld.leases.lease import Lease
-from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, words
+from mld.leases.own_attribute import OwnAttribute, Row, integer, some_text, text_cut_to
 from mld.leases.rows import ENTITY_TYPE, REPORTS_TABLE_KEY, EntityType
 from mld.properties.settings import FleetSettings
 
@@ -79,8 +79,8 @@ OWN_MEMBERS = {
     "version": OwnAttribute(VERSION, "S", some_text(), "0.2"),
     "drain": OwnAttribute(DRAIN, "S", some_text(), "by ops"),
     "leaving": OwnAttribute(LEAVING, "S", some_text(), "1763661600"),
-    "stream": OwnAttribute(STREAM, "S", words(STREAM_CHARACTERS_MAX), "clicks"),
-    "host": OwnAttribute(HOST, "S", words(HOST_CHARACTERS_MAX), "ip-10-0-1-23"),
+    "stream": OwnAttribute(STREAM, "S", text_cut_to(STREAM_CHARACTERS_MAX), "clicks"),
+    "host": OwnAttribute(HOST, "S", text_cut_to(HOST_CHARACTERS_MAX), "ip-10-0-1-23"),
     "pid": OwnAttribute(PID, "S", some_text(PID_DIGITS_MAX), "4711"),
     "started": OwnAttribute(STARTED, "S", _seconds, "1763661600"),
     "meter": OwnAttribute(METER, "S", some_text(METER_CHARACTERS_MAX), "6f9c2f1e-4e7b-4a8e-9f3a-0d5c8b7a6e5d"),
