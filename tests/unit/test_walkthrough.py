@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/develop/architecture.md").read_text(encoding="utf-8")
+WALK = (ROOT / "docs/develop/walkthrough.md").read_text(encoding="utf-8")
 LIFE = (ROOT / "docs/develop/worker.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`((?:mld|protocol|properties|processors)[\w.]*):([\w.]+)`")
 SPARK = (ROOT / "docs/develop/spark.md").read_text(encoding="utf-8")
@@ -18,14 +19,14 @@ STEP = re.compile(r"(mld(?:\.\w+)+):([\w.]+)")
 WALKS = ("A record", "A lease", "A checkpoint")
 
 
-@pytest.mark.parametrize(("module", "name"), sorted({*NAMED.findall(PAGE), *NAMED.findall(SPARK), *STEP.findall(LIFE)}))
+@pytest.mark.parametrize(("module", "name"), sorted({*NAMED.findall(WALK), *NAMED.findall(SPARK), *STEP.findall(LIFE)}))
 def test_what_it_names_is_defined_there(module: str, name: str) -> None:
     assert name in defined_in(ROOT / (module.replace(".", "/") + ".py"))
 
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_every_step_of_a_walk_names_one(walk: str) -> None:
-    section = PAGE.partition(f"\n## {walk}\n")[2].partition("\n## ")[0]
+    section = WALK.partition(f"\n## {walk}\n")[2].partition("\n## ")[0]
     steps = [line for line in section.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(steps) >= 10
     assert [line for line in steps if len(NAMED.findall(line)) != 1] == []
