@@ -2,8 +2,8 @@
 deletes.
 
 Rules: shards#audit-schedule and the rules that follow it there. `mld.shards.holes` decides what is wrong, and
-`mld.shards.graph` which rows to create. A worker that is not the leader only checks regularly whether it has become the
-leader.
+`mld.shards.graph` decides which rows to create. A worker that does not lead only checks regularly whether it leads by
+now.
 
 The first audit begins as soon as a worker leads. Each audit scans the table once, and lists the shards only if the scan
 shows that something is wrong. An audit creates rows only by a shard sync, and never deletes a row: abandoned rows are
@@ -31,9 +31,9 @@ from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
 
-LEADERSHIP_POLL_S = 1.0  # as in Java's run loop; the check costs nothing, as the election knows the leader
+LEADERSHIP_POLL_S = 1.0  # as in Java's run loop; usually the election knows the answer without a request
 RETRY_S = 10.0  # pause after an audit that could not be completed
-FILLS_MAX = 1000  # most hash ranges that one audit adds to rows of KCL before 2.3; takes a few seconds
+FILLS_MAX = 1000  # how many hash ranges one audit adds at most to rows of KCL before 2.3; takes a few seconds
 
 
 @dataclass(slots=True)
@@ -41,16 +41,20 @@ class _Memory:
     """What a leader remembers from one audit to the next. A worker forgets it when it no longer leads."""
 
     sightings: Mapping[HashRange, int] = field(default_factory=dict)
-    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # for rows without one; None: not listed
-    hopeless: frozenset[str] = frozenset()  # missing children that are no longer listed, so they cannot be created
-    finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
+    """How many audits in a row have seen each hole."""
+    ranges: dict[str, HashRange | None] = field(default_factory=dict)
+    """The hash ranges that were looked up for rows without one, by shard id; None: the shard is not listed."""
+    hopeless: frozenset[str] = frozenset()
+    """Missing children that are not listed any more, so that no row can be created for them."""
+    finished: Mapping[str, int] = field(default_factory=dict)
+    """The counter of each completed row, by shard id."""
 
 
 @dataclass(eq=False)
 class Auditor:
     """Audits the leases of one stream while this worker leads. `run` runs until it is cancelled.
 
-    `on_created` is called when there are new rows, `on_abandoned` with each completed row that nobody renews.
+    `on_created` is called when an audit has created rows, `on_abandoned` with each completed row that nobody renews.
     """
 
     stream: StreamLeases
@@ -81,7 +85,7 @@ class Auditor:
             self._next_at_s = self.stream.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
-        """Return whether `step` has anything to do: to audit, or to forget what an earlier leadership has found."""
+        """Return whether `step` has anything to do: an audit, or to forget what was found while this worker led."""
         if not leads:
             return self._next_at_s is not None
         return self._next_at_s is None or self.stream.clock.monotonic() >= self._next_at_s
@@ -100,8 +104,9 @@ class Auditor:
         """Make one audit, whether or not this worker leads. Return False if the audit could not be completed and must
         be tried again.
 
-        If the listed shards show no missing lease for a hole, the hole is only counted at first. Raises
-        `errors.TableError` and `errors.StreamError`.
+        The rows are examined twice. If something is wrong at first, the shards are listed, which explains some of the
+        findings; what is still wrong then is repaired by a sync. If the sync finds no missing lease for a hole, the
+        hole is only counted. Raises `errors.TableError` and `errors.StreamError`.
         """
         scan = await self.stream.table.scan()
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
@@ -133,12 +138,12 @@ class Auditor:
         return await self._repair(scan, findings, listing.shards)
 
     async def _examine(self, scan: TableScan) -> Findings:
-        """Find what is wrong in the rows of a scan, apart from missing children that cannot be created."""
+        """Find what is wrong in the rows of a scan. Missing children for which no row can be created are left out."""
         findings = await in_turns(examine(scan.leases, scan.unreadable, self._memory.ranges))
         return findings.without(self._memory.hopeless)
 
     def _note(self, findings: Findings) -> None:
-        """Count the findings in the metrics. KCL counts streams in these metrics; here there is one stream."""
+        """Count the findings in the metrics. In KCL these metrics count streams; here each call is about one stream."""
         audits = self._worker.operations.audits
         audits.partial.note(bool(findings.holes))
         audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))
@@ -146,16 +151,16 @@ class Auditor:
         self._worker.table.holes_of[self.stream.id] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
-        """Remember what the list of shards shows about the findings, so that the shards are not listed again because of
-        the same rows.
+        """Remember what the list of shards shows about these findings, so that the same rows do not make the next audit
+        list the shards again.
         """
         listed = {shard.shard_id: shard.hash_range for shard in shards}
         self._memory.ranges.update((key, listed.get(key)) for key in findings.rangeless)
         self._memory.hopeless |= findings.missing_children - listed.keys()
 
     async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> None:
-        """Write missing hash ranges into rows, until one cannot be written, which is logged
-        (shards#missing-hash-ranges).
+        """Write missing hash ranges into rows (shards#missing-hash-ranges). If one cannot be written, log that and
+        stop.
         """
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
@@ -169,8 +174,8 @@ class Auditor:
             _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})
 
     async def _repair(self, scan: TableScan, findings: Findings, shards: tuple[Shard, ...]) -> bool:
-        """Create missing rows by a sync with the listed shards. If a hole was seen in several audits, sync with a new
-        listing. Return whether the sync is complete.
+        """Create missing rows by a sync with the listed `shards`. If a hole is urgent, sync with a new listing instead.
+        Return whether the sync is complete.
         """
         counts = sightings(self._memory.sightings, findings.holes)
         self._memory.sightings = counts

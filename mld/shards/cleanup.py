@@ -1,12 +1,12 @@
 """`LeaseCleanup`: deletes the rows of finished shards once nobody needs them.
 
 Rules: shards#cleanup-decision, shards#cleanup-schedule, shards#garbage-rows and shards#deletion-order-of-rows. A
-completed row is deleted when all its children have rows and have begun to be read, and no parent has a row any more. It
-is also deleted when its shard has left retention.
+completed row is deleted when all child shards have rows and their reading has begun, and no parent has a row any more.
+It is also deleted when its shard has left retention.
 
-A row is never deleted if it is not at SHARD_END (the write's condition ensures that), or if the stream may be the wrong
-one. It is also kept while a child's row is missing, because only the parent's row tells shard sync to restore the
-child's row.
+A row is never deleted if it is not at SHARD_END (the condition of the write ensures that), or if the stream may be the
+wrong one. It is also kept while the row of a child is missing, because only the parent's row makes shard sync create
+the child's row again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _log = logging.getLogger(__name__)
 TICK_S = 60.0
 COMPLETED_INTERVAL_S = 60.0  # Java looks every 5 minutes
 GARBAGE_INTERVAL_S = 1800.0
-BACKOFF_S_MAX = 600.0  # the longest time between two looks at an entry; a row may have to be kept for a day
+BACKOFF_S_MAX = 600.0  # the longest time between two looks at an entry, as a row may have to be kept for a day
 ENTRIES_PER_TICK_MAX = 200  # an entry takes about five reads, so a tick makes about 1000 reads at most
-ENTRIES_MAX = 50_000  # finished shards that one worker remembers; rows beyond that are found again by an audit
+ENTRIES_MAX = 50_000  # how many finished shards one worker remembers; an audit finds the rows of others again
 
 _START_SENTINELS = (TRIM_HORIZON_NAME, AT_TIMESTAMP_NAME)
+"""Checkpoints of shards that were not begun yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep the row and look at it again later. `missing_child` names a child that has no row although its parent has
-    ended.
+    """Keep the row and look at it again later. `missing_child` names a child that has no row, although this row's shard
+    has ended.
     """
 
     reason: str
@@ -69,9 +70,10 @@ Decision = Delete | Keep | Forget
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
     """Decide from lease rows alone whether to delete the row of a finished shard.
 
-    `row` is the row of the shard; None if it is gone. `family` has the rows of its parents and of its recorded
-    children. Return None if the rows do not suffice, and the list of shards must decide. A child has started if its
-    checkpoint is LATEST, a sequence number or SHARD_END.
+    `row` is the row of the shard; None if it is gone. `family` has the rows of its parents and of the children that it
+    names; None for those without a row. `completed_due`: rows whose children have started are to be deleted. Return
+    None if the rows do not suffice, so that the list of shards must decide. A child has started if its checkpoint is
+    LATEST, a sequence number or SHARD_END.
     """
     if row is None:
         return Forget("the row is gone")
@@ -93,8 +95,8 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
 
 
 def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
-    """Return `Delete` if the shard of a completed `row` has left retention, so that nobody needs the row any more; else
-    `Keep`.
+    """Decide about a completed `row` by the list of shards: return `Delete` if its shard has left retention, so that
+    nobody needs the row any more; else `Keep`.
     """
     match survey.judge(row):
         case Park(reason):
@@ -110,12 +112,13 @@ def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
 
 @dataclass(eq=False)
 class LeaseCleanup:
-    """The queue of finished leases of one stream that this worker has to delete. `run` runs until it is cancelled.
+    """Has a queue of finished leases of one stream whose rows this worker has to delete. `run` runs until cancelled.
 
-    `enabled` is the setting cleanupLeasesUponShardCompletion; if False, only rows of trimmed shards are deleted. Work
-    is done in ticks, every `TICK_S`. The rows of an entry are read `completed_interval_s` after it was queued, and then
-    at growing intervals. Every `GARBAGE_INTERVAL_S` all entries are compared with the list of shards.
-    `on_missing_child` is called with a child that has no row, so that a shard sync restores the row.
+    `enabled` is the setting cleanupLeasesUponShardCompletion; if it is False, only rows of trimmed shards are deleted.
+    Work is done in ticks, every `TICK_S`. There are two schedules: the rows of an entry and its relatives are read
+    `completed_interval_s` after it was queued, and then at growing intervals; and every `GARBAGE_INTERVAL_S` all
+    entries are compared with the list of shards. `on_missing_child` is called with a child that has no row, so that a
+    shard sync creates the row again.
     """
 
     stream: StreamLeases
@@ -125,7 +128,7 @@ class LeaseCleanup:
     on_missing_child: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._queue: dict[str, LookTime] = {}  # when to look at each entry next, by lease key
+        self._queue: dict[str, LookTime] = {}  # when to read the rows of each entry next, by lease key
         self._garbage_round = _Round(self.stream.clock.monotonic())
         self._survey: Survey | None = None  # made at most once in a tick
 
@@ -150,8 +153,8 @@ class LeaseCleanup:
             await self.stream.clock.sleep(max(0.0, started_s + TICK_S - self.stream.clock.monotonic()))
 
     async def tick(self) -> None:
-        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`. An error of one entry does not stop the
-        others.
+        """Look at the entries that are due by one of the schedules, at most `ENTRIES_PER_TICK_MAX`. An error over one
+        entry does not stop the others, unless the whole table is throttled or missing.
         """
         now_s = self.stream.clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
@@ -178,7 +181,7 @@ class LeaseCleanup:
                     return  # the whole table has a problem, so the other entries wait
                 continue
             for child in row.children if row is not None and key not in self._queue else ():
-                if self.enabled and child in self._queue:  # its deletion may have waited only for this parent's
+                if self.enabled and child in self._queue:  # its row may have waited only for the deletion of this one
                     heapq.heappush(due, id_order(child))
 
     def _due(self, now_s: float) -> list[tuple[int, str]]:
@@ -189,8 +192,8 @@ class LeaseCleanup:
         return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
 
     async def _decide(self, row: Lease | None, garbage_due: bool) -> Decision:
-        """Decide what happens to an entry, from the lease rows. The list of shards decides if the rows do not suffice,
-        or with `garbage_due`.
+        """Decide what happens to an entry. The lease rows decide, if they can; otherwise the list of shards does. With
+        `garbage_due`, the list of shards is also asked about a row that would be kept.
         """
         decision = await self._judge_rows(row)
         if isinstance(decision, (Delete, Forget)):
@@ -210,8 +213,8 @@ class LeaseCleanup:
         return decision or Keep("the service is not asked now")
 
     async def _surveyed(self) -> Survey:
-        """Return the survey of this tick, which is made only once, by a scan and a listing. It is empty if the stream
-        cannot be listed.
+        """Return the survey of this tick, which is made only once, by a scan and a listing. If listing raises, the
+        survey is empty, so that all rows are kept.
         """
         if self._survey is None:
             try:
@@ -222,8 +225,8 @@ class LeaseCleanup:
         return self._survey
 
     async def _judge_rows(self, row: Lease | None) -> Decision | None:
-        """Read the rows of the parents and children of `row`, and decide by them; see `judge_cleanup`. None: the rows
-        do not decide, so the service must be asked.
+        """Read the rows of the parents and children of `row`, and decide by them (`judge_cleanup`). Return None if they
+        do not suffice, so that the list of shards must decide.
         """
         relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self.enabled else []
         family = {relative: await self.stream.table.get(relative) for relative in relatives}
@@ -234,8 +237,8 @@ class LeaseCleanup:
         match decision:
             case Delete(reason):
                 deleted = await self.stream.table.apply(writes.delete_completed(key))
-                # If the write was refused, another process deleted the row or uses it again; then we must not delete
-                # it.
+                # If the write was refused, another process has deleted the row or uses it again; in both cases there is
+                # nothing left to delete.
                 self._queue.pop(key, None)
                 if deleted:
                     self.stream.metrics.worker.rows.add(DELETED)
@@ -251,19 +254,19 @@ class LeaseCleanup:
 
 @dataclass(frozen=True, slots=True)
 class LookTime:
-    """When to look at an entry's rows next, and how long to wait after that look for the following one."""
+    """When to read an entry's rows next (`at_s`), and how long to wait after that for the following time (`then_s`)."""
 
     at_s: float
     then_s: float
 
     def after(self, now_s: float) -> LookTime:
-        """Return the time of the look that follows one at `now_s`. The wait doubles each time, up to BACKOFF_S_MAX."""
+        """Return the next time after the rows were read at `now_s`. The wait doubles each time, up to BACKOFF_S_MAX."""
         return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
 class _Round:
-    """One pass over the queue, spread over several ticks. The next pass is due a fixed time after the start of this
-    one.
+    """A pass over all entries of the queue, spread over several ticks. The next pass is due a fixed time after the
+    start of this one, or when this one is finished, if that is later.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""`ShardDetector`: lists the shards of a stream: all pages, with a limited number of retries. Only this class calls
+"""`ShardDetector`: lists all shards of a stream, page by page, with a limited number of retries. Only this class calls
 ListShards.
 
 Rules: shards#listing-pages, shards#listing-retries (transient errors and time-outs are retried with jitter, an expired
@@ -30,9 +30,10 @@ _log = logging.getLogger(__name__)
 
 BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
 ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, for each page: about 75 s of throttling
-# Far fewer than for throttling: some errors that count as transient, such as access denied, last until an operator
-# acts.
 TRANSIENT_ATTEMPTS_MAX = 5
+"""Attempts for each page after errors other than throttling. Far fewer, because some of these errors, such as access
+denied, last until an operator acts.
+"""
 TRANSIENT_BACKOFF_FIRST_S = 0.2
 RESTARTS_MAX = 3  # a page token is valid for 300 s; if four listings take longer, something else is wrong
 PAGES_MAX = 10_000  # that would be 10 million shards, so the service is repeating itself
@@ -40,7 +41,7 @@ PAGES_MAX = 10_000  # that would be 10 million shards, so the service is repeati
 
 @dataclass(frozen=True, slots=True)
 class ShardsListed:
-    """A complete listing. It is empty only if the service named no shard."""
+    """A complete listing. It has no shards only if the service named none."""
 
     shards: tuple[Shard, ...]
 
@@ -73,11 +74,12 @@ class ShardDetector:
     def __post_init__(self) -> None:
         self._attempts_max = max(1, self.attempts_max)
         self.known: Mapping[str, Shard] = {}
-        """Shards by id, as last listed. They may be out of date, but the start of a shard never changes."""
+        """The shards as they were last listed, by id. They may be out of date, but where a shard starts never changes.
+        """
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
-        """Return all shards that the filter selects; without a filter, all shards within retention. They are kept in
-        `known`, too. The result is `NotListed` if the stream does not exist, or is being created or deleted.
+        """Return all shards that the filter selects; without a filter, all shards within retention. Note them in
+        `known`, too. Return `NotListed` if the stream does not exist, or is being created or deleted.
 
         Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError when the
         retries are used up, and other kinds of `errors.StreamError` at once.
@@ -104,8 +106,8 @@ class ShardDetector:
         return ShardsListed(shards)
 
     async def takes_records(self) -> bool:
-        """Return whether the stream may still get records and new shards; False for a DynamoDB stream that was switched
-        off.
+        """Return whether the stream may still get records and new shards. Only a DynamoDB stream that was switched off
+        gets none.
 
         Raises `errors.StreamError`.
         """
@@ -163,6 +165,7 @@ class ShardDetector:
 
     @staticmethod
     def _log_retry(error: Exception, delay_s: float) -> None:
+        """Log that a page is asked for again in `delay_s`, because of `error`."""
         _log.info(
             "ListShards is tried again",
             extra={"action": "list_shards_retry", "error": str(error), "in_s": round(delay_s, 2)},

@@ -1,12 +1,12 @@
-"""`ShardEnding`: prepares the lease table for the end of a shard. It creates the children's rows, and then records the
-children in the shard's own row.
+"""`ShardEnding`: prepares the lease table for the end of a shard. It creates the rows of the child shards, and then
+records the children in the shard's own row.
 
 Rules: shards#preparing-the-end, shards#children-before-the-end, shards#merge-parents-without-a-row and
 shards#ends-without-children.
 
-The order matters: first the child rows, then `childShardIds`, and only then the consumer sends `shardEnded` and stores
-SHARD_END. After a crash in between, the parent is still unfinished, and its end is prepared again. This module never
-writes a checkpoint.
+The order matters: first the child rows are written, then `childShardIds`; only then the consumer sends `shardEnded` and
+stores SHARD_END. After a crash in between, the parent is still unfinished, and its end is prepared again. This module
+never writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 MERGE_PARENTS = 2
 SYNC_SPACING_S = 10.0
-"""The shortest time between two syncs because of blocked ends. A blocked end is tried again about once a second, but a
-sync reads the whole table and lists the whole stream."""
+"""The shortest time between two syncs that are made because an end is blocked. A blocked end is tried again about once
+a second, but a sync reads the whole table and lists the whole stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOnMergeParent:
-    """The child of a merge must not get a row yet: its consumer would not wait for `parent`, because `parent` has no
-    row.
+    """The child of a merge must not get a row yet, because its other parent, `parent`, has none: a consumer waits only
+    for parents that have a row, so it would read the child too early.
     """
 
     parent: str
@@ -53,8 +53,8 @@ class BlockedOnMergeParent:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """The end that was read contradicts itself or the listing; `reason` is a sentence that says how. So it proves
-    nothing, and the end must be read again.
+    """The end of the shard, as it was read, contradicts itself or the list of shards; `reason` is a sentence that says
+    how. So it does not prove that the shard has ended, and must be read again.
     """
 
     reason: str
@@ -90,11 +90,11 @@ def plan_shard_end(
 ) -> Create | BlockedOnMergeParent | Invalid:
     """Return the rows to create when the shard of `lease` ends with `children`, which must not be empty.
 
-    `parent_rows_present` names those parents of a merge child that have a row, whatever the row's checkpoint. If just
-    one of the two parents has no row, the end is blocked, except in two cases where waiting is useless: the child
-    already has a row (`child_row_present`), or the parent has left retention (`trimmed`), so its lease can never come
-    back. Java stays blocked in both cases. `merges` is False for streams of DynamoDB: their shards are never merged, so
-    a single child has one parent.
+    If there is a single child, it is that of a merge of two parents. `parent_rows_present` names the parents that have
+    a row, whatever the row's checkpoint. If just one parent has no row, the end is blocked, except in two cases in
+    which waiting is useless: the child already has a row (`child_row_present`), or that parent has left retention
+    (it is in `trimmed`), so its lease can never come back. Java stays blocked in both cases. `merges` is False for
+    streams of DynamoDB: their shards are never merged, so a single child has one parent.
     """
     assert children, "an end without children is looked up in the listing first"
     strange = next((child for child in children if lease.key not in child.parents), None)
@@ -125,14 +125,14 @@ class ShardEnding:
     def __post_init__(self) -> None:
         self._operation = self.stream.metrics.worker.operations.shard_end
         self._last_sync_at_s: float | None = None
-        """When the last sync for an end began; the next one waits for a while."""
+        """When the last sync because of a blocked end began (monotonic); None before the first."""
 
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
         """Create the child rows and record the children in the row of `lease`. May be repeated after any failure.
 
-        If `children` is empty, the children are looked up in the listing. That is so if the iterator had already ended
-        before, or after a ResourceNotFound. For a complete lease nothing is done: its end was prepared before it was
-        completed.
+        `children` is empty if the end of the shard did not name them: the iterator had ended before, or the service
+        answered ResourceNotFound. Then they are looked up in the list of shards. For a complete lease nothing is done:
+        its end was prepared before it was completed.
 
         Raises LeaseLostError if the row of `lease` is gone, and `errors.TableError` or `errors.StreamError`.
         """
@@ -143,9 +143,7 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """Find out whether a shard without known children has ended, and which children it has. The rows are read
-        before the shards are listed.
-        """
+        """Find out by the list of shards whether a shard has ended and which children it has, and prepare its end."""
         scan, listing, survey = await self.stream.survey()
         match survey.judge(lease):
             case Park(reason):
@@ -161,8 +159,8 @@ class ShardEnding:
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
         """Prepare the end of a shard that is still listed, with the children that the listing shows.
 
-        Return Invalid if the listing shows the shard open, or without children. A stream of DynamoDB that was switched
-        off is an exception: it gets no more shards, and its last shard may have ended although it is listed as open.
+        Return Invalid if the shard is listed as open, or without children. A stream of DynamoDB that was switched off
+        is an exception: it gets no more shards, so its last shard ends without children, even if it is listed as open.
         """
         children = children_in(shards, lease.key)
         is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
@@ -176,10 +174,12 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """Record the listed children of a trimmed shard in its row; the sync has created their rows
-        (shards#children-of-ended-parents).
+        """Record the listed children of a trimmed shard in its row. `result` is that of a sync, which has created the
+        rows of the children (shards#children-of-ended-parents). If the sync failed or postponed rows, the end is
+        blocked.
 
-        The sync does not create a merge child that waits for a parent without a row; then the end is blocked.
+        The child of a merge may still have no row, if its other parent had none: then it gets its row later, at the end
+        of that parent.
         """
         if not result.is_done or result.postponed:
             return Blocked(
@@ -191,7 +191,9 @@ class ShardEnding:
         return Prepared(tuple(created.key for created in result.created))
 
     async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
-        """Create the rows of these children, and record the children. If a parent of a merge has no row, sync first."""
+        """Create the rows of these children, and record the children. If one parent of a merge has no row, make a sync
+        first, which may create it.
+        """
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()
         merges = self.stream.detector.kind.has_hash_keys
@@ -224,7 +226,9 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """Make a sync now, which may create the missing row of the merge parent; Java waits for its auditor."""
+        """Make a sync now, which may create the missing row of the merge parent. (Java waits for its auditor.) Return
+        Blocked if a sync was made a moment ago, or if it fails.
+        """
         now_s = self.stream.clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")
@@ -234,7 +238,7 @@ class ShardEnding:
         return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
 
     async def _rows_of(self, shard_ids: Collection[str]) -> frozenset[str]:
-        """Return those of the shards that have a row."""
+        """Return those of these shards that have a row."""
         return frozenset([s for s in sorted(shard_ids) if await self.stream.table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:

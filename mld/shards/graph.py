@@ -1,15 +1,16 @@
-"""Decides which leases a stream needs: the shard graph and the rules of shard sync, as functions of one listing. Pure.
+"""Decides which leases a stream needs, from one listing of its shards and the rows that exist. Pure. It has the shard
+graph and the rules of shard sync.
 
 Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table and the rules that follow them there. Rows are
-created only for the first generation that must be read; the rows of later generations are created when their parents
-end (`mld.shards.ending`).
+created only for the first generation of shards that must be read; the rows of later generations are created when their
+parents end (`mld.shards.ending`).
 
 Two facts help to understand the rules:
 
-* It matters whether a shard has a row, not what is in the row. If the row of a finished parent exists, the rows of
-  its children must exist too (shards#deletion-order-of-rows): a completed row is deleted only after its children have
-  started, and a child's row only after its parents' rows.
-* Records may be read twice, but must never be skipped. If a rule is in doubt, records are read again.
+* Usually it matters only whether a shard has a row, not what is in the row. If the row of a finished parent exists, the
+  rows of its children must exist too (shards#deletion-order-of-rows): a completed row is deleted only after its
+  children have started, and a child's row only after its parents' rows.
+* Records may be read twice, but must never be skipped. Where a rule cannot know, records are read again.
 
 No lease is created for a shard whose listed parent is still open, or for the child of a merge while a parent has no
 row.
@@ -28,14 +29,16 @@ from mld.leases.lease import Lease
 
 
 class ShardGraph:
-    """The shards of one listing, indexed by parents and children. A parent that is named but not listed was trimmed,
-    and is not part of the graph.
+    """The shards of one listing, with their parents and children. A parent that a shard names but that is not listed
+    was trimmed (it has left retention), and is not one of `shards`.
     """
 
     def __init__(self, shards: Iterable[Shard] = ()) -> None:
         self.shards: dict[str, Shard] = {}
-        self.parents: dict[str, tuple[str, ...]] = {}  # of each listed shard, listed or not
-        self.children: dict[str, list[str]] = {}  # listed ones, of each shard that is named as a parent
+        self.parents: dict[str, tuple[str, ...]] = {}
+        """The parents of each listed shard, even those that are not listed."""
+        self.children: dict[str, list[str]] = {}
+        """The listed children of each shard that a listed shard names as a parent."""
         for shard in shards:
             self._add(shard)
 
@@ -50,7 +53,7 @@ class ShardGraph:
         return graph
 
     def _add(self, shard: Shard) -> None:
-        """Add a shard and its parents to the graph; a shard that is added twice replaces the first."""
+        """Add a shard, and note it as a child of its parents. If it was added before, the later description counts."""
         shard_id = shard.shard_id
         if shard_id not in self.shards:
             self.parents[shard_id] = parents = tuple(sorted(shard.parents))
@@ -66,7 +69,7 @@ class ShardGraph:
         """Return the children whose listed parent is still open; a listing can show these during a reshard
         (shards#inconsistent-listing).
         """
-        # Most shards are open, and few have children; so this walks over the parents.
+        # Few shards have children, so this goes over the parents and not over all open shards.
         parents = (parent for parent in self.children if parent in self.shards and self.shards[parent].is_open)
         return frozenset(child for parent in parents for child in self.children[parent])
 
@@ -88,8 +91,8 @@ class ShardGraph:
 
 
 def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Steps[set[str]]:
-    """Return all shards that can be reached from `start` by repeated steps, except start shards that no step
-    reaches.
+    """Return all shards that can be reached from the shards `start` by one or more steps; `step` returns where a shard
+    leads in one step. A start shard is included only if a step leads to it.
     """
     found: set[str] = set()
     todo = list(start)
@@ -106,7 +109,7 @@ def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Step
 
 
 def id_order(shard_id: str) -> tuple[int, str]:
-    """Return a key that sorts shard ids from old to young, as the numbers in them increase."""
+    """Return a key that sorts shard ids from old to young: the numbers in the ids increase."""
     return (len(shard_id), shard_id)
 
 
@@ -121,8 +124,8 @@ def new_lease(shard: Shard | ChildShard, checkpoint: Position) -> Lease:
 
 
 def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
-    """Return the listed children of `shard_id`. They are needed if the end of the shard did not name them
-    (shards#ends-without-children).
+    """Return the listed children of `shard_id`, in the form in which the end of a shard names its children. Used if the
+    end did not name them (shards#ends-without-children).
     """
     found = sorted((s for s in shards if shard_id in s.parents), key=lambda s: s.shard_id)
     return tuple(ChildShard(s.shard_id, s.parents, s.hash_range) for s in found)
@@ -145,9 +148,9 @@ def partition_fault(shards: Iterable[Shard]) -> str | None:
 def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
     """Return those of `shards` that do not descend from another of them.
 
-    A snapshot taken during a reshard has both the parent and the children. The children are then read after their
-    parent, from their start, as always. Java fails because their hash ranges overlap, and fails for ever if the
-    configured timestamp is that moment.
+    A snapshot that was taken during a reshard has both the parent and the children. Then only the parent is returned,
+    because the children are read after it, from their start, as always. Java fails because the hash ranges overlap, and
+    if the configured timestamp is in the reshard, it fails for ever.
     """
     graph = yield from ShardGraph.steps(shards)
     descendants = yield from graph.below(graph.shards)
@@ -155,7 +158,9 @@ def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
-    """Make a lease at the configured position for each shard of the filtered listing, whether it is open or closed."""
+    """Return a lease at the configured position for each of `shards`, whether it is open or closed. They are the shards
+    of a filtered listing.
+    """
     graph = yield from ShardGraph.steps(shards)
     return (yield from ancestors_first(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
@@ -172,15 +177,16 @@ def missing_leases(
     """Find the leases to create for a table that has rows. They are sorted by starting sequence number, so ancestors
     come first.
 
-    `unreadable` names rows that exist but cannot be parsed; their shards count as leased. `snapshot` names the shards
-    that were open at the configured timestamp, if known. `Walk` implements Java's rules; there are four additions:
+    `existing` are the leases of the table. `unreadable` names rows that exist but cannot be parsed; their shards count
+    as leased. `snapshot` names the shards that were open at the configured timestamp, if known. `Walk` implements
+    Java's rules. There are four additions:
 
-    * `snapshot`: if neither a shard nor any relative of it has a lease, it is read from the timestamp on, and not
-      from its oldest listed ancestors (shards#interrupted-timestamp-snapshot).
+    * `snapshot`: if neither a shard nor any relative of it has a lease, the shard is read from the timestamp on, and
+      not from its oldest listed ancestors (shards#interrupted-timestamp-snapshot).
     * `_missing_children`: if the row of a parent shows that the parent has ended, a child without a row gets one at
       TRIM_HORIZON (shards#children-of-ended-parents).
     * Merges: a trimmed parent with a row counts as a leased ancestor.
-    * `_settled`: a generation that was already read is not read again only because one lease is missing
+    * `_settled`: a generation that was read already is not read again just because one lease is missing
       (shards#generations-already-passed).
 
     Raises InvalidStreamResponseError for an inconsistent listing, unless `ignore_unexpected_children`.
@@ -199,8 +205,8 @@ def missing_leases(
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
-    """Return the inconsistent shards, which get no lease. Raises InvalidStreamResponseError if there are any, unless
-    they are to be ignored.
+    """Return the inconsistent shards (`ShardGraph.inconsistent`), which get no lease. If there are any, and they are
+    not to be ignored, raise InvalidStreamResponseError.
     """
     inconsistent = graph.inconsistent()
     if inconsistent and not ignore_unexpected_children:
@@ -215,28 +221,30 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 def _missing_children(
     graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str], settled: frozenset[str]
 ) -> Steps[frozenset[str]]:
-    """Find children that have no row, and that will not get one from the end of a parent, because a parent with a row
-    has already ended.
+    """Find children without a row that get none from the end of a parent, because a parent that has a row has ended
+    already.
 
     A parent has ended if its row is at SHARD_END. A trimmed parent counts as ended, too, because its consumer will end
-    without learning its children. A row of the child cannot have existed before and been deleted
-    (shards#deletion-order-of-rows), so starting the child at TRIM_HORIZON repeats nothing. If the parent's row is
-    unfinished, the child waits for the parent. A child with a listed parent that has no row and is not `settled` is
-    left to the walk: if its row were created now, it would not wait for that parent.
+    without learning its children; if its row is unfinished, the child waits for it. The child cannot have had a row
+    that was deleted (shards#deletion-order-of-rows), so starting it at TRIM_HORIZON repeats nothing. A child with a
+    listed parent that has no row and is not `settled` is left to the walk: if its row were created now, it would not
+    wait for that parent.
 
     After an outage that spans several reshards, the children are trimmed, too. Then the oldest listed shards that share
-    hash keys with the unfinished row of a trimmed shard take their place: younger shards with these keys are
+    hash keys with the unfinished row of a trimmed shard take their place, because younger shards with these keys are
     descendants of that shard.
     """
     stranded = [row for row in rows.values() if row is not None and row.key not in graph.shards and not row.is_complete]
 
     def is_over(parent: str) -> bool:
-        """Return whether a parent with a row has ended."""
+        """Return whether a parent has a row, and either has ended or was trimmed."""
         row = rows.get(parent)
         return parent in rows and (parent not in graph.shards or (row is not None and row.is_complete))
 
     def outlived(shard: Shard) -> bool:
-        """Return whether the shard has no listed parent, but a stranded row of an older shard shares its keys."""
+        """Return whether the shard takes the place of trimmed children: it has no listed parent, and it shares hash
+        keys with a stranded row (the unfinished row of a trimmed shard) that is older.
+        """
         return not graph.listed_parents(shard.shard_id) and any(
             id_order(row.key) < id_order(shard.shard_id) and shares_keys(shard.hash_range, row.hash_range)
             for row in stranded
@@ -258,12 +266,13 @@ def _missing_children(
 def _settled(
     graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str], initial: InitialPosition
 ) -> Steps[frozenset[str]]:
-    """Find the shards without a row that need not be read: no ancestor has a row, and a descendant was already begun.
+    """Find the shards without a row that need not be read (they are *settled*): no ancestor has a row, and a descendant
+    has one, or is in the `snapshot`.
 
-    A descendant with a row shows that this shard has ended, or that the application began after it. A descendant in the
-    `snapshot` shows that the application begins after this shard. If an ancestor has a row, its descendants will still
-    be reached from there, so the plain rule applies; a merge then needs rows for both parents. Under LATEST old shards
-    are not read anyway.
+    A descendant with a row shows that this shard was read to its end, or that the application began after it. A
+    descendant in the `snapshot` shows that the application begins after this shard. If an ancestor has a row, the shard
+    will still be reached from there, so the plain rule applies; a merge then needs rows for both parents. Under LATEST
+    old shards are not read anyway.
     """
     if initial.sentinel == LATEST:
         return frozenset()
@@ -277,9 +286,9 @@ def _settled(
 class Walk:
     """Walks from the open shards up to their ancestors, and finds the leases to create by Java's rules.
 
-    `leased` are the shards with a row, and `outside` those of them that are not listed. `settled` shards are treated as
-    if they were not listed. The walk uses a stack and no recursion, because Python's recursion limit is too low for
-    long chains of reshards.
+    `leased` are the shards with a row; those of them that are not listed are also in `outside`. `settled` shards are
+    treated as if they were not listed. `sentinel` is the configured position. The walk uses a stack and no recursion,
+    because Python's recursion limit is too low for long chains of reshards.
     """
 
     graph: ShardGraph
@@ -290,9 +299,13 @@ class Walk:
     outside: frozenset[str]
 
     def __post_init__(self) -> None:
-        self._descends: dict[str, bool] = {}  # whether a visited shard descends from one that has a lease or gets one
-        self._wanted: set[str] = set()  # visited shards without such an ancestor; they get leases if a child needs them
-        self._new: dict[str, Position] = {}  # the checkpoints of the leases to create
+        self._descends: dict[str, bool] = {}
+        """Of each visited shard: whether it has a lease, or descends from a shard that has a lease or gets one."""
+        self._wanted: set[str] = set()
+        """Visited shards that have no lease and no such ancestor. One of them gets a lease if a child of it needs one.
+        """
+        self._new: dict[str, Position] = {}
+        """The leases to create: the checkpoint of each, by shard id."""
         self._work = 0  # steps of the walk so far
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
@@ -313,8 +326,8 @@ class Walk:
         return [p for p in self.graph.listed_parents(shard_id) if p not in self.settled]
 
     def _visit(self, start: str) -> Steps[bool]:
-        """Find out whether `start` descends from a shard that has a lease or gets one. The results for all visited
-        shards are kept.
+        """Find out whether `start` descends from a shard that has a lease or gets one, by visiting it and its
+        ancestors, parents before children. The result for each visited shard is kept in `_descends`.
         """
         entered: set[str] = set()
         stack = [start]
@@ -333,11 +346,11 @@ class Walk:
         return self._descends[start]
 
     def _conclude(self, shard_id: str) -> bool:
-        """Decide which leases one shard needs, after its parents were visited. Return whether it descends from a shard
-        that has a lease or gets one.
+        """Decide which leases to create because of one shard, after its parents were visited. Return whether the shard
+        descends from a shard that has a lease or gets one.
         """
         parents = self._parents(shard_id)
-        # The parents that descend from a shard with a lease, or get a lease themselves if this shard needs it.
+        # The parents that have a lease or descend from one, and those that get a lease if this shard needs it.
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
         if not covered and not self.outside.intersection(self.graph.parents[shard_id]):
             if self.sentinel != LATEST:
@@ -350,14 +363,16 @@ class Walk:
                 continue
             if parent in self._wanted or parent not in covered:  # it descends from no shard with a lease
                 self._new.setdefault(parent, self.sentinel)
-            if parent in self._new:
+            if parent in self._new:  # a covered parent is read from its start, unless a timestamp is configured
                 from_start = parent in covered and self.sentinel != AT_TIMESTAMP
                 self._new[parent] = TRIM_HORIZON if from_start else self.sentinel
         return True
 
 
 def ancestors_first(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
-    """Make the leases, ancestors first, so that the next sync can continue if their creation is interrupted."""
+    """Return the leases with these `checkpoints` (by shard id), ancestors first, so that the next sync can go on if the
+    creation of their rows is interrupted.
+    """
     keyed = []
     for number, shard_id in enumerate(checkpoints):
         if number % SLICE == 0:

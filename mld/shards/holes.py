@@ -1,21 +1,20 @@
-"""Finds what is wrong in the lease rows of one scan, above all holes: hash keys that no lease covers. For the `Auditor`
-and for views of the fleet. Pure.
+"""Finds what is wrong in the lease rows of one scan, above all *holes*: hash keys that no lease covers. Used by the
+`Auditor`, and to show the fleet to operators. Pure.
 
 Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. The differences from
 Java's auditor are intended:
 
-* Coverage counts up to the highest key of any range so far. Java takes the end of the last range in sort order, and
-  so reports a hole for `[0, N]` and `[5, 10]`, which cover all keys.
+* The sorted ranges cover all keys up to the highest end of any range so far. Java takes the end of the last range in
+  the sort order, and so reports a hole for `[0, N]` and `[5, 10]`, which cover all keys.
 * A hole is defined by the missing keys, not by the two leases around it. All holes are found. For each it is counted
   how many audits in a row have seen it. The count goes on if the hole grows or shrinks between two audits; in Java it
   begins anew.
-* An unreadable row covers the keys of its shard: the row exists, and no sync could create it.
-* A child that a completed row names, but that has no row, is a finding, even if another lease covers the child's
-  keys.
+* An unreadable row covers the keys of its shard: because the row exists, no sync could create it.
+* If a completed row names a child that has no row, that is reported even if another lease covers the child's keys.
 * A hole is *certain* at once if the list of shards shows a shard that must have a lease and has none. Java always
   waits until it has seen a hole in three audits.
 
-A new leader begins to count anew.
+A new leader begins to count from the start.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
 
 SIGHTINGS_MIN = 3
-"""A hole is urgent when it was seen in this many audits in a row
+"""A hole is *urgent* when this many audits in a row have seen it
 (leasesRecoveryAuditorInconsistencyConfidenceThreshold)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is wrong with the rows of one scan, as far as the rows alone can show."""
+    """What is wrong with the rows of one scan, as far as the rows alone show it."""
 
     is_empty: bool = False
     """Whether the table has no lease at all."""
@@ -71,21 +70,21 @@ def examine(
 ) -> Steps[Findings]:
     """Find what is wrong with the rows of one scan.
 
-    `known` has hash ranges that were looked up for rows without one, by shard id; None means that the shard is no
-    longer listed.
+    `known` has, by shard id, the hash ranges that were looked up in the list of shards for rows without one; None means
+    that the shard is not listed any more.
     """
     if not leases and not unreadable:
         return Findings(is_empty=True)
-    learnt = known or {}
+    looked_up = known or {}
     ranges: list[HashRange] = []
     rangeless: set[str] = set()
 
     def look(key: str, hash_range: HashRange | None) -> None:
         """Add the hash range of a row, or of the shard with its key; if neither is known, note the key."""
-        hash_range = hash_range or learnt.get(key)
+        hash_range = hash_range or looked_up.get(key)
         if hash_range is not None:
             ranges.append(hash_range)
-        elif key not in learnt:
+        elif key not in looked_up:
             rangeless.add(key)
 
     for number, lease in enumerate(leases):
@@ -129,8 +128,8 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
     """Return how many audits in a row have seen each hole, including this one. `before` is the result of the audit
     before this one.
 
-    A hole has the highest count of the earlier holes with which it shares keys, plus one, as these keys were missing
-    then, too.
+    A hole has the highest count of the earlier holes with which it shares keys, plus one, because these keys were
+    missing in that audit, too.
     """
     earlier = sorted(before.items(), key=lambda item: item[0].start)
     counts: dict[HashRange, int] = {}
@@ -147,7 +146,7 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
 
 
 def is_urgent(counts: Mapping[HashRange, int]) -> bool:
-    """Return whether a hole was seen so often that a sync must list the shards once more."""
+    """Return whether a hole was seen in so many audits that a sync must list the shards once more."""
     return any(count >= SIGHTINGS_MIN for count in counts.values())
 
 
@@ -163,10 +162,10 @@ def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str
 
 def abandoned(before: Mapping[str, int], leases: Sequence[Lease]) -> tuple[tuple[Lease, ...], dict[str, int]]:
     """Return two things: the completed rows that nobody has renewed since the last audit, and the counters of all
-    completed rows, for the next audit.
+    completed rows, which are `before` of the next audit.
 
-    If nobody renews a completed row, no worker remembers any more that it must be deleted. `before` is the second
-    result of the last call.
+    A worker that has to delete a completed row still renews its lease. So if nobody renews it, no worker remembers that
+    the row must be deleted.
     """
     finished = {lease.key: lease for lease in leases if lease.is_complete}
     still = tuple(lease for key, lease in finished.items() if before.get(key) == lease.counter)

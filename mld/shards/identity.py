@@ -1,13 +1,13 @@
 """Judges from the rows and the list of shards whether a lease table belongs to this stream, and whether a missing shard
 has ended. Pure.
 
-Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard, so a wrong
-region makes it mark every row SHARD_END and then delete it.
+Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard. So if the
+region is wrong, Java marks every row SHARD_END and then deletes it.
 
-A table is foreign if the majority of its rows contradict the stream's shards (`foreign_evidence`). A single row that
-cannot belong to its shard parks only that shard (`oddity`). `Survey.judge` declares a shard over only if the listing
-proves it. If the listing proves neither that the shard is over nor that it exists, the shard is parked: its checkpoint
-stays.
+A table is *foreign* (it belongs to another stream) if the majority of its rows contradict the shards of this stream
+(`foreign_evidence`). A single row that cannot belong to its shard parks only that shard (`oddity`). `Survey.judge`
+declares a shard over only if the listing proves it. If the listing proves neither that the shard is over nor that it
+exists, the shard is *parked*: its checkpoint stays, and nothing is delivered.
 
 The caller must read the rows *before* it lists the shards. Otherwise the row of a new shard could look foreign.
 """
@@ -50,8 +50,8 @@ class ShardIsOver:
 
 @dataclass(frozen=True, slots=True)
 class ShardIsListed:
-    """The shard exists, and nothing suggests that the table belongs to another stream. So the error was temporary: try
-    again.
+    """The shard exists, and nothing suggests that the table belongs to another stream. So the error that led to this
+    question was temporary: try again.
     """
 
 
@@ -67,10 +67,10 @@ ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 @dataclass(frozen=True, slots=True)
 class RowEvidence:
-    """Whether the hash range and the checkpoint of a row fit the shard that the row names. None means that it proves
-    nothing.
+    """Whether the hash range and the checkpoint of a row fit the shard that the row names. None: this value of the row
+    proves nothing.
 
-    `fault` says why the row cannot belong to that shard, as a sentence without a remedy.
+    `fault` is a sentence that says why the row cannot belong to that shard, without a remedy; None if it can.
     """
 
     range_fits: bool | None = None
@@ -81,10 +81,10 @@ class RowEvidence:
 def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
     """Compare a row with the shard that it names.
 
-    Streams with the same number of shards usually have the same hash ranges, so a matching hash range proves little,
-    and in a completed row nothing. A number that is not a sequence number of any shard was written by a person or a
-    careless child, and proves nothing about the stream. An open shard has no last sequence number, so no number is too
-    high for it.
+    Streams with the same number of shards usually have the same hash ranges, so a hash range that fits proves little,
+    and in a completed row nothing. If the checkpoint cannot be a sequence number of any shard, a person or a careless
+    child has written it, and it proves nothing about the stream. An open shard has no last sequence number, so no
+    number is too high for it.
     """
     number_fits, fault = _number_evidence(shard, lease)
     if lease.hash_range in (None, shard.hash_range):
@@ -95,8 +95,8 @@ def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
 
 
 def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | None]:
-    """Return two things: whether the checkpoint's number is within the shard (None if that proves nothing), and the
-    fault as a text.
+    """Return two things: whether the checkpoint's number is within the shard (None if the number proves nothing), and
+    the fault as a text; None if there is none.
     """
     number, first = lease.checkpoint.number, int(shard.starting_sequence)
     if number is None:
@@ -131,8 +131,8 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
     """Return why the rows belong to another stream, as a sentence with the remedy; None if they may belong to this one.
 
     Hash ranges and checkpoints are counted separately. The table is foreign if, by one of these two counts, more rows
-    contradict their shards than fit them. A single odd row proves nothing if any other row fits, by whichever count:
-    it may be the only one that has a sequence number yet.
+    contradict their shards than fit them. A single contradicting row proves nothing if any other row fits, by either
+    count: it may be the only row that has a sequence number yet.
     """
     listed = {shard.shard_id: shard for shard in shards}
     ranges, numbers = Counter[bool | None](), Counter[bool | None]()
@@ -159,8 +159,8 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All rows, and the unfiltered listing that was made after they were read. `graph` is None if the stream could not
-    be listed.
+    """All lease rows of a stream, and the shards of an unfiltered listing that was made after the rows were read.
+    `graph` is None if the stream could not be listed.
     """
 
     rows: Mapping[str, Lease]
@@ -168,7 +168,8 @@ class Survey:
     foreign: str | None = None
     """Why the rows belong to another stream; None if nothing suggests it."""
     witness: str | None = None
-    """A listed shard that proves that the rows belong to this stream; None if no shard does."""
+    """The id of a listed shard that proves that the rows belong to this stream (`_known_shard`); None if no shard does.
+    """
     kind: StreamKind = StreamKind.KINESIS
     now_s: float = 0.0
     """Time of the listing, in epoch seconds."""
@@ -203,15 +204,17 @@ class Survey:
     def judge(self, lease: Lease) -> ShardVerdict:
         """Judge a shard that Kinesis does not find, or in which Kinesis refuses a position.
 
-        `lease.checkpoint` may be replaced by any later position that was read in the shard. If the table belongs to
-        another stream, the shard is always parked. A shard is over only if all three hold:
+        The caller may pass the lease with a later checkpoint than the row's: a position that was read in the shard. If
+        the table belongs to another stream, the shard is always parked. A shard of Kinesis is over only if all three
+        hold:
 
         1. The listing is not empty, does not name the shard, and does not contradict the table.
-        2. Every listed shard that shares hash keys with it began after its checkpoint. That is true of its
-          descendants, and its ancestors have left retention before it. If records of the shard were read within the
-          retention period, this cannot hold, even if another stream is asked.
-        3. A listed shard names it as a parent, or a listed shard proves that the table belongs to this stream
-          (`_known_shard`).
+        2. If the checkpoint is a sequence number, every listed shard that shares hash keys with the shard began after
+          it. In the shard's own stream these are its descendants, because its ancestors left retention earlier. If
+          another stream is asked by mistake, although records of the shard were read within the retention period, this
+          does not hold.
+        3. One of these listed shards names the shard as a parent; or one of them is younger than the shard, and a
+          listed shard proves that the table belongs to this stream (`_known_shard`).
         """
         if self.graph is None:
             return _park(lease, "the stream cannot be listed")
@@ -244,7 +247,8 @@ class Survey:
         """Judge a shard that is listed.
 
         If the position contradicts the shard, the verdict depends on where the position comes from. A position that
-        differs from the row's was read from the stream, so this is another stream now; otherwise the row is odd.
+        differs from the row's was read from the stream, so the stream is another one by now. Otherwise only this row
+        cannot belong to its shard.
         """
         fault, row = evidence_of(shard, lease).fault, self.rows.get(lease.key)
         if fault is None:
@@ -253,10 +257,10 @@ class Survey:
         return Park(_foreign(fault) if was_read else _odd(fault, lease))
 
     def _judge_by_age(self, lease: Lease) -> ShardVerdict:
-        """Judge a shard of DynamoDB Streams that is not listed. Its id contains the time at which it was created; its
-        records last 24 hours.
+        """Judge a shard of DynamoDB Streams that is not listed, by its age: its id contains the time at which it was
+        created, and its records last 24 hours.
 
-        A new shard may not be listed yet, so the absence of a young shard proves nothing.
+        A shard that was created a short time ago may not be listed yet, so its absence proves nothing.
         """
         made_s = created_s_of(lease.key)
         if made_s is None:
@@ -297,20 +301,20 @@ def _park_of_table(lease: Lease, why: str) -> Park:
 
 
 def _shares_keys(shard: Shard, lease: Lease) -> bool:
-    """Return whether the hash ranges overlap. For a row without a range (KCL before 2.3), return whether the shard is a
-    child of the row's shard.
+    """Return whether the shard shares hash keys with the row's shard. If the row has no hash range (KCL before 2.3),
+    return whether the shard is a child of the row's shard.
     """
     return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
 
 
 def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamKind) -> Steps[str | None]:
-    """Find a listed shard that one of our rows describes, which proves that the rows belong to this stream; None if no
-    row describes one.
+    """Find a listed shard that agrees with one of our rows, and so proves that the rows belong to this stream. Return
+    its id; None if there is none.
 
-    Streams with the same number of shards have the same shard ids and hash ranges, so the row's checkpoint must also be
-    one of that shard's sequence numbers. If no row of the table has a sequence number, no progress can be lost, so id
-    and range are enough. Old rows of Amazon's adapter for DynamoDB have no range; there the id is enough, because no
-    other stream has the same ids.
+    Streams with the same number of shards have the same shard ids and hash ranges. So the row's checkpoint must also be
+    within the shard's sequence numbers. If no row of the table has a sequence number, no progress can be lost, so id
+    and hash range are enough. For a stream of DynamoDB the id takes the place of the hash range, because no other
+    stream has the same ids, and old rows of Amazon's adapter have no range.
     """
     rows = {lease.key: lease for lease in leases}
     any_number = any(not lease.checkpoint.is_sentinel for lease in leases)

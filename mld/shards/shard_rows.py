@@ -1,5 +1,5 @@
-"""`ShardRows`: the port to the lease rows of one stream. The `LeaseTable` of an application with one stream implements
-it.
+"""`ShardRows`: the port through which `mld.shards` reads and writes the lease rows of one stream. `mld.tracking`
+implements it.
 """
 
 from __future__ import annotations

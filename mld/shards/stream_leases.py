@@ -29,8 +29,8 @@ class StreamLeases:
     """Identifier of the stream if the table has several streams, else None."""
 
     async def survey(self) -> tuple[TableScan, Listing, Survey]:
-        """Read the rows, and then list the shards. If the shards were listed first, the row of a new shard could look
-        foreign.
+        """Read the rows, and then list the shards, for judging them together (`Survey`). In the other order, the row of
+        a new shard could look like the row of another stream.
 
         Raises `errors.TableError` and `errors.StreamError`.
         """

@@ -1,8 +1,8 @@
 """`ShardSync`: lists the shards of a stream, decides which leases are missing, and creates them.
 
 Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table, shards#inconsistent-listing and
-shards#consistent-reads-before-creation. `mld.shards.graph` and `mld.shards.identity` decide; this module lists and
-writes.
+shards#consistent-reads-before-creation. `mld.shards.graph` decides which rows to create, and `mld.shards.identity`
+whether the table belongs to this stream; this module reads and writes.
 
 Rows are created by conditional puts, so any number of workers may sync at the same time, and a sync that was
 interrupted is simply repeated. A sync never creates rows in a table of another stream, and never uses an incomplete
@@ -39,12 +39,12 @@ _log = logging.getLogger(__name__)
 
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
-"""How often the shards are listed, and with which pauses, if the listing shows an unfinished reshard; a reshard takes a
-moment."""
+"""If the listing shows an unfinished reshard, which takes only a moment, the shards are listed again: at most
+`LISTINGS_MAX` times in all, with these pauses."""
 
 
 class SyncStatus(Enum):
-    """How a sync ended. If it is not DONE, the sync has created nothing, and may be tried again."""
+    """How a sync ended. If not with DONE, the sync has created nothing, and may be tried again."""
 
     DONE = "done"
     STREAM_NOT_READY = "stream not ready"
@@ -58,9 +58,9 @@ class SyncStatus(Enum):
 class SyncResult:
     """How a sync ended, and what it did.
 
-    `sentence` is a text for the log, empty if DONE. `created` has only rows that this sync created itself. `postponed`
-    names leases that were not created because the table had changed meanwhile; the next sync decides again. `shards` is
-    the listing that the sync used.
+    `sentence` is a text for the log; it is empty if the status is DONE. `created` has only rows that this sync itself
+    has created. `postponed` names leases that were not created because the table had changed meanwhile; the next sync
+    decides again. `shards` is the listing that the sync has used.
     """
 
     status: SyncStatus
@@ -104,7 +104,7 @@ class ShardSync:
         return await self._counted(self._bootstrap(scan))
 
     async def sync(self, scan: TableScan) -> SyncResult:
-        """List the shards and create the missing rows. `scan` must have been made just before."""
+        """List the shards and create the missing rows. `scan` must be a scan that the caller has just made."""
         return await self._counted(self._sync(scan))
 
     async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
@@ -143,8 +143,8 @@ class ShardSync:
         return await self._sync_with(scan, listed.shards) if listed.is_done else listed
 
     async def _sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
-        """Find the missing leases. Before creating them, read related rows again, which may have changed since the
-        scan.
+        """Find the missing leases and create them. Rows of related shards may have changed since the scan; so before
+        anything is created, they are read again, and the decision is made again.
         """
         leases: Sequence[Lease] = scan.leases
         foreign = await in_turns(foreign_evidence(shards, leases))
@@ -156,7 +156,8 @@ class ShardSync:
             return SyncResult(SyncStatus.INCONSISTENT_LISTING, fault)
         wanted = await self._missing(graph, leases, scan.unreadable)
         snapshot: frozenset[str] = frozenset()
-        # Reading would begin with shards that have children: find out which shards were open at the timestamp.
+        # If a lease to create at the timestamp is of a shard that has children, reading would begin before the
+        # timestamp. So find out which shards were open at the timestamp, and decide again.
         if any(lease.checkpoint == AT_TIMESTAMP and graph.children.get(lease.key) for lease in wanted):
             snapshot = frozenset(shard.shard_id for shard in (await self._snapshot()).shards)
             wanted = await self._missing(graph, leases, scan.unreadable, snapshot)
@@ -167,14 +168,13 @@ class ShardSync:
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
     async def _snapshot(self) -> SyncResult:
-        """List the shards that were open at the configured position; they must cover the hash keys exactly once.
+        """List the shards that were open at the configured position (a *snapshot* of the stream). They must cover the
+        hash keys exactly once; otherwise the result has no shards. Shards that descend from another one in the snapshot
+        are left out, because they are read after that one anyway.
 
-        If they do not, the result has no shards. Shards that descend from another one in the snapshot are left out,
-        because they are read after it anyway.
-
-        A snapshot is also taken for a table with rows, in order to finish an interrupted creation at a timestamp
-        (shards#interrupted-timestamp-snapshot). Without a snapshot, reading would begin with the oldest listed
-        ancestors, and so with records older than the timestamp.
+        A snapshot is taken for an empty table. It is also taken for a table with rows if the creation of rows at a
+        timestamp was interrupted (shards#interrupted-timestamp-snapshot): without it, reading would begin with the
+        oldest listed ancestors, and so with records older than the timestamp.
         """
         fault_in = _partition_fault_in if self.stream.detector.kind.has_hash_keys else None
         listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)
@@ -185,8 +185,8 @@ class ShardSync:
     async def _list_until_sound(
         self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]] | None
     ) -> SyncResult:
-        """List the shards, again if `fault_in` finds a fault, at most LISTINGS_MAX times. Return the shards, or why
-        there are none.
+        """List the shards. If `fault_in` finds a fault in the listing, list them again, at most LISTINGS_MAX times in
+        all. Return the shards, or why there are none.
         """
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
@@ -230,8 +230,8 @@ class ShardSync:
         return self._inconsistency(graph)
 
     def _inconsistency(self, graph: ShardGraph) -> str | None:
-        """Return a sentence about child shards of a parent that is still open; None if there are none, or if they are
-        accepted.
+        """Return a sentence that says that child shards of a parent that is still open are listed. Return None if there
+        are none, or if they are accepted.
         """
         if self.ignore_unexpected_children or not self.stream.detector.kind.has_hash_keys:
             return None
@@ -244,12 +244,14 @@ class ShardSync:
         )
 
     async def _rows_seen_now(self, graph: ShardGraph, scan: TableScan, wanted: Sequence[Lease]) -> list[Lease]:
-        """Read, by consistent reads, the rows that the scan does not show of shards related to the `wanted` ones.
+        """Read the rows of the shards that are related to the `wanted` ones, as far as the scan does not show them, by
+        consistent reads. Return the rows that exist.
 
-        A scan is not a snapshot: it may miss the row of a child that is created after the scan has passed its place,
-        and also the row of the parent, if that is cleaned up before the scan comes to its place. A decision from such a
-        scan would read the parent's whole shard again, or skip records of the child. Rows of related shards appear and
-        disappear from the oldest generation to the youngest, so reading them in this order misses none.
+        A scan does not show the whole table at one moment. It may miss the row of a child that is created after the
+        scan has passed its place, and also the row of the parent, if that is deleted before the scan comes to its
+        place. A decision by such a scan would have the parent's whole shard read again, or records of the child
+        skipped. Rows of related shards appear and disappear from the oldest generation to the youngest, so reading them
+        in this order misses none.
         """
         known = {lease.key for lease in scan.leases} | scan.unreadable
         akin = await in_turns(graph.kin(lease.key for lease in wanted))
@@ -257,7 +259,9 @@ class ShardSync:
         return [row for row in rows if row is not None]
 
     async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:
-        """Create the rows, except those that are no longer wanted, and return the result."""
+        """Create the rows of the leases `wanted`, except those that are not wanted any more, and return the result.
+        `rows` names the shards that had a row when the decision was made.
+        """
         created: list[Lease] = []
         postponed: list[str] = []
         for lease in wanted:
@@ -269,11 +273,11 @@ class ShardSync:
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
-        """Return whether a lease may still be created: if parents of it had rows, at least one of these rows must still
-        exist.
+        """Return whether a lease may still be created: if any of its parents had a row (`rows`), at least one of these
+        rows must still exist.
 
-        While the row of a parent exists, nobody deletes its children's rows (shards#deletion-order-of-rows). So if the
-        child's row is missing then, it never existed.
+        As long as the row of a parent exists, nobody deletes the rows of its children (shards#deletion-order-of-rows).
+        So a child without a row has never had one. Without a parent's row, the child may have been read already.
         """
         witnesses = sorted(lease.parents & rows)
         if not witnesses:

@@ -1,8 +1,9 @@
-"""`FollowedStreams`: the streams of a worker whose table has several; they follow a list that may change.
+"""`FollowedStreams`: the streams of a worker whose table has several streams. Which ones these are is in a list in the
+table, which may change (`stream_list`).
 
 Rules: shards#several-streams, shards#list-of-streams, shards#former-streams. One loop follows the list: it reads the
-settings again, writes the list if this worker leads, and starts and stops this worker's streams by the list. A stream
-that cannot be looked up, listed or synced does not affect the others.
+list (and, if this worker leads, the settings, and writes the list), and then begins and ends the consumption of streams
+by it. A stream that cannot be looked up, listed or synced does not affect the others.
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ from mld.tracking.tracked_stream import Standing
 log = logging.getLogger(__name__)
 
 SYNCS_AT_ONCE_MAX = 8
-SYNC_S_MIN = 0.1  # so there are at most 80 syncs a second; an account may call ListShards 100 times a second
-LIST_VALID_S = 10.0  # leases of former streams are deleted only by a list that was read this recently
+SYNC_S_MIN = 0.1
+"""How long each sync takes at least, by a pause. So there are at most 80 syncs a second; an account may call ListShards
+100 times a second.
+"""
+LIST_VALID_S = 10.0  # leases of former streams are deleted only for this long after the list was read
 DELETIONS_PER_PASS_MAX = 1_000
 
 
 @dataclass(eq=False)
 class FollowedStreams(TrackedStreams):
-    """The `TrackedStreams` of an application with several streams, which are in the list that all workers follow.
-    `on_change` is called after each pass over the list, and when consumed streams change.
+    """The `TrackedStreams` of an application with several streams: those of the list that all workers follow.
+    `on_change` is called whenever the list was read, and when this worker begins or ends to consume streams.
     """
 
     follower: ListFollower
@@ -55,7 +59,7 @@ class FollowedStreams(TrackedStreams):
         super().__post_init__()
         self._auditing: dict[str | None, asyncio.Task[None]] = {}  # the audits under way, by stream
         self._doomed: Stillness[str, int] = Stillness()
-        """Counters of the leases that are to be deleted, which shows whether a worker still renews them."""
+        """The counters of the leases that are to be deleted. If one changes, a worker still renews that lease."""
         self.needs.fleet.on_lost_table.append(self._doomed.forget_all)
         self._unlisted: dict[str, int] = {}
         """Streams of held leases that are not in the list of streams. The value is how often the list had been read
@@ -73,8 +77,8 @@ class FollowedStreams(TrackedStreams):
             )
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """Create missing lease rows of all listed streams at the start, as `TrackedStreams.make_leases` does for one.
-        Raises StreamNotFoundError if none of the streams can be looked up.
+        """Create the missing lease rows of all listed streams at the start, as `TrackedStreams.make_leases` does for
+        one stream. Raises StreamNotFoundError if no stream of the list can be consumed.
         """
         may_create = await leads()
         is_leader = await self.needs.fleet.leader.is_leader()
@@ -82,7 +86,7 @@ class FollowedStreams(TrackedStreams):
         streams = await self.follower.step(in_table, leads=is_leader, may_begin=may_create)
         await self._apply(streams)
         if not streams.version and not streams.streams and not may_create:
-            return False  # the leader is about to write the first list; this worker hears of it later
+            return False  # the leader will soon write the first list; this worker reads it later
         if not self.consumed.streams:
             raise StreamNotFoundError(self.follower.sentence or "the list of streams is empty; see mld.streams")
         if not may_create:
@@ -94,9 +98,10 @@ class FollowedStreams(TrackedStreams):
         return (self._follow, "following the list of streams"), *super().loops()
 
     def standing(self, lease: Lease) -> Standing:
-        """Return what to do with a lease by the standing of its stream in the list.
+        """Return what to do with a lease that this worker holds: that depends on whether its stream is in the list.
 
-        If the list lacks the stream, the lease is kept until the list has been read once more, and then given back.
+        If the list lacks the stream, the lease is kept until the list has been read once more. If the list still lacks
+        it then, the lease is given back.
         """
         stream = lease.stream
         if stream in self.consumed.streams:
@@ -115,7 +120,7 @@ class FollowedStreams(TrackedStreams):
     # --- the list -----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Follow the list until cancelled; after a failed pass the list stays as it was."""
+        """Read the list again and again, and act on it, until cancelled. If that fails, the list stays as it was."""
         while True:
             await self.follower.pause()
             try:
@@ -134,7 +139,7 @@ class FollowedStreams(TrackedStreams):
             self.on_change()  # leases of unknown streams wait for this
 
     def _count(self, streams: TrackedList) -> None:
-        """Count active and former streams for metrics, as KCL's leader does."""
+        """Count the present and the former streams of the list for the metrics, as KCL's leader does."""
         counts = self.needs.metrics.worker.operations.stream_tracking
         active = len(streams.current())
         counts.active.note(active)
@@ -171,9 +176,11 @@ class FollowedStreams(TrackedStreams):
         self.on_change()
 
     async def _delete_former(self) -> None:
-        """Delete the leases of former streams after the configured wait, unless a worker still renews them.
+        """Delete the leases of streams that have been former ones for the configured time, unless a worker still renews
+        them.
 
-        The leader must itself have seen the stream as a former one for the whole wait, as its wall clock may be wrong.
+        This worker must itself have seen the stream as a former one for all that time, because its wall clock may be
+        wrong.
         """
         now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s
         due = frozenset(
@@ -202,8 +209,8 @@ class FollowedStreams(TrackedStreams):
     async def _fill_empty(self, scan: TableScan) -> bool:
         """Create the leases of streams that have none; return True if there may now be rows that `scan` lacks.
 
-        Several streams are synced at once, but each sync counts for at least `SYNC_S_MIN`, because the account allows
-        only so many calls to ListShards per second.
+        Several streams are synced at the same time. Each sync takes at least `SYNC_S_MIN`, because an account may call
+        ListShards only so many times a second.
         """
         rows = await sorted_by_stream(scan)
         empty = [stream for stream in self._in_order() if rows.of_stream(stream).is_empty]
@@ -223,7 +230,9 @@ class FollowedStreams(TrackedStreams):
         return any(made)
 
     async def _audit(self) -> None:
-        """Audit each stream in a task of its own, so that a stream that cannot be listed does not delay the others."""
+        """Audit all streams until cancelled, each in a task of its own, so that a stream that cannot be listed does not
+        delay the others.
+        """
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
         async def audit(stream: str | None, leads: bool) -> None:
@@ -257,7 +266,9 @@ class FollowedStreams(TrackedStreams):
 
 
 def _is_remade(former: ListedStream, streams: Iterable[ListedStream]) -> bool:
-    """Return whether a later incarnation of this stream is listed. Then the former one cannot be read any more."""
+    """Return whether the list has a later incarnation of the former stream `former`, under the same name. Then the
+    former one cannot be read any more.
+    """
     return any(
         (one.id.account, one.id.name) == (former.id.account, former.id.name)
         and (one.former_since_s is None or one.id.epoch > former.id.epoch)

@@ -32,14 +32,16 @@ from mld.tracking.stream_list import (
 log = logging.getLogger(__name__)
 
 PERIOD_S = 20.0
-"""How often the list is read. A new stream is to be consumed a minute after it was added to the settings. That takes
-two periods, an assignment, and the start of its consumers.
+"""How often the list is read. A new stream should be consumed within a minute after it was added to the settings. Until
+then up to two periods pass, and an assignment, and the start of its consumers.
 """
-FIRST_PERIOD_S = 2.0  # used while there is no list: the leader of a new fleet will soon write it
-ASKED_IN_TURN = 20  # this many known streams are described in each pass, to notice any that was deleted and made again
-ASKED_PER_SECOND = 15  # at most this many; an account may call DescribeStreamSummary 20 times a second
+FIRST_PERIOD_S = 2.0  # the period while there is no list, because the leader of a new fleet will soon write it
+ASKED_IN_TURN = 20
+"""How many known streams are described each time, in turn, to notice a stream that was deleted and created again."""
+ASKED_PER_SECOND = 15  # limits these calls; an account may call DescribeStreamSummary 20 times a second
 
 _ByName = Mapping[tuple[str, str], ListedStream]
+"""Streams by account and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class WantedStream:
 class ListFollower:
     """Follows the list in `table`.
 
-    `read_wanted` reads the streams of the settings anew each time; if the settings are damaged, it returns those that
-    it read last. `describe` asks the service about a stream, and raises `errors.StreamError`.
+    `read_wanted` reads from the settings which streams are to be consumed, anew each time. If the settings are damaged,
+    it returns what it read last. `describe` asks the service about a stream, and raises `errors.StreamError`.
     """
 
     table: ListTable
@@ -68,16 +70,19 @@ class ListFollower:
 
     def __post_init__(self) -> None:
         self._woken = asyncio.Event()
-        self._turn = 0  # index of the first stream of the settings that is described in the next pass
-        self._complaints: dict[str, str] = {}  # why streams are not listed, by label, as logged
-        self._former_seen: dict[str, float] = {}  # since when each stream was seen as a former one (monotonic)
+        self._turn = 0
+        """The index of the stream of the settings with which the next turn of `ASKED_IN_TURN` streams begins."""
+        self._complaints: dict[str, str] = {}
+        """Why streams of the settings are not listed, by label, as it was logged."""
+        self._former_seen: dict[str, float] = {}
+        """Since when this worker has seen each former stream as one (monotonic)."""
         self._damaged: Row = {}  # the damaged row that was logged last
         self._published: tuple[ListedStream, ...] = ()
-        """The streams in the row when it last existed."""
+        """The streams in the row when it was last readable."""
         self._own: tuple[ListedStream, ...] = ()
-        """Streams of this worker's settings that have leases, but are not in the row."""
+        """Streams of this worker's settings that have leases, but are not in the row (`_unpublished`)."""
         self._own_for: tuple[frozenset[str], Sequence[WantedStream]] = (frozenset(), ())
-        """The unlisted streams and the settings from which `_own` was made last."""
+        """The unlisted streams and the settings from which `_own` was last computed."""
         self.streams = TrackedList()
         """The list that this worker follows: the streams in the row, and `_own`."""
         self.reads = 0
@@ -85,7 +90,7 @@ class ListFollower:
 
     @property
     def sentence(self) -> str:
-        """Why streams of the settings are not in the list; empty if all of them are."""
+        """A text that says which streams of the settings are not in the list, and why; empty if all of them are."""
         return "; ".join(f"stream {label}: {why}" for label, why in sorted(self._complaints.items()))
 
     @property
@@ -103,15 +108,15 @@ class ListFollower:
         self._woken.clear()
 
     async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
-        """Read the list's row, write it anew where that is this worker's task, and return the list to follow.
+        """Read the row of the list, write it if that is this worker's task, and return the list to follow.
 
-        The leader (`leads`) writes the row. If the row does not exist, a worker with `may_begin` writes it, too. A
+        The leader (`leads`) writes the row. If there is no readable row, a worker with `may_begin` writes it, too. A
         worker that does not lead also follows some streams that the row lacks (`_unpublished`).
 
         `in_table` are the identifiers of all streams that have leases. Raises `errors.TableError`.
         """
         found = await self.table.read()
-        if not found.version:  # the row was deleted or damaged, or never existed: keep the streams of the last good row
+        if not found.version:  # the row was deleted or damaged, or never existed: keep the streams of its last version
             self._note_damage(found)
             found = replace(found, streams=self._published)
         self.streams = found
@@ -126,7 +131,7 @@ class ListFollower:
         return self.streams
 
     def seen_former_s(self, stream: str) -> float:
-        """Return for how many seconds this worker has seen a stream as a former one, by its own monotonic clock."""
+        """Return for how many seconds this worker has seen a stream as a former one, by the monotonic clock."""
         now = self.clock.monotonic()
         return now - self._former_seen.get(stream, now)
 
@@ -153,8 +158,8 @@ class ListFollower:
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
         """Return streams of this worker's settings that have leases, but are not in the list at all.
 
-        A leader of mld lists every stream before it creates the stream's leases, and lists as former all streams that
-        only have leases. So a stream with leases that is not listed has got them from a leader of Java, which will
+        A leader of mld lists a stream before it creates the stream's leases, and it lists every other stream that has
+        leases as a former one. So if a stream with leases is not listed, a Java leader has created its leases, and will
         assign some of them to this worker.
         """
         unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
@@ -177,7 +182,9 @@ class ListFollower:
         return tuple(own)
 
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
-        """Write the list that the settings and the leases call for, unless the row has it already."""
+        """Write the list that follows from the settings and the leases, unless the row has it already. If another
+        worker has written the row meanwhile, read it.
+        """
         listed = await self._listed(wanted, in_table)
         after = next_list(self.streams, listed, in_table, self.clock.wall())
         if after is None and not self.streams.version:
@@ -191,12 +198,12 @@ class ListFollower:
             self.streams = await self.table.read()
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
-        """Return the streams of the settings as they are to be listed. A stream that cannot be identified stays listed
-        as before, and is complained of in the log.
+        """Return the streams of the settings as they are to be listed. A stream that cannot be identified is logged,
+        and stays listed as it was before, if it was.
         """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
-        # Looked up by name, because there may be thousands of streams.
+        # Indexed by name, because there may be thousands of streams.
         newest, ids_in_table = self.streams.newest(), _by_name(in_table)
         listed: dict[str, ListedStream] = {}
         for one in wanted:
@@ -204,8 +211,8 @@ class ListFollower:
             found: ListedStream | str | None = known
             if one.label in answers:
                 found = _identified(one, answers[one.label], known, newest, ids_in_table)
-            if isinstance(found, ListedStream) and (twin := listed.get(found.stream)) is not None:
-                found = f"it is the same stream as {twin.label}; remove one of the two"
+            if isinstance(found, ListedStream) and (other := listed.get(found.stream)) is not None:
+                found = f"it is the same stream as {other.label}; remove one of the two"
             if isinstance(found, str):
                 self._complain(one.label, found)
                 found = known
@@ -218,8 +225,8 @@ class ListFollower:
         return list(listed.values())
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
-        """Return the streams to describe now: all of `wanted` that are new or changed since the list `before`, and some
-        of the others, which take turns. Each call moves the turn on.
+        """Return the streams to describe now: those of `wanted` that the list `before` lacks or has with another ARN,
+        and `ASKED_IN_TURN` of all of `wanted`. The next call continues with the streams after these.
         """
         begin = self._turn if self._turn < len(wanted) else 0
         self._turn = begin + ASKED_IN_TURN
@@ -244,7 +251,7 @@ class ListFollower:
         return answers
 
     def _complain(self, label: str, why: str) -> None:
-        """Log why a stream is not listed; each reason only once."""
+        """Log why a stream is not listed, unless the same reason was logged last."""
         if self._complaints.get(label) != why:
             log.error("stream %s: %s", label, why, extra={"action": "stream_not_listed"})
         self._complaints[label] = why
@@ -265,11 +272,11 @@ def _identified(
     newest: _ByName,
     ids_in_table: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
-    """Return the stream as it is to be listed. If it cannot be listed now, return a text that says why.
+    """Return the wanted stream `one` as it is to be listed. If it cannot be listed now, return a text that says why.
 
-    `answer` is what the service has answered about the stream, `known` the stream in the present list, if it is there.
-    `newest` has the newest incarnation of each listed stream, `ids_in_table` the identifiers that leases have; both are
-    by account and name.
+    `answer` is what the service has answered about the stream. `known` is the stream with this label in the present
+    list, if there is one. By account and name, `newest` has the newest incarnation of each listed stream, and
+    `ids_in_table` the identifiers that leases have.
     """
     if isinstance(answer, StreamError):
         return str(answer)

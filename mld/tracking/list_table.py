@@ -1,6 +1,6 @@
 """`ListTable`: reads and conditionally writes the row of the lease table that has the list of streams, without retries.
 
-Rule: shards#list-of-streams. `stream_list` decides what the row contains.
+Rule: shards#list-of-streams. The contents of the row are defined in `stream_list`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ListTable:
         return stream_list.parse(await self._calls.get({rows.KEY: {"S": stream_list.KEY}}) or {})
 
     async def write(self, streams: TrackedList) -> TrackedList | None:
-        """Write the list and return it as written; None if the row has changed since the list was read.
+        """Write the list. Return it as it was written, or None if the row has changed since the list was read.
 
-        Raises TableError, also if the list is too long for a row.
+        Raises TableError; also if the list is too long for a row.
         """
         try:
             values = stream_list.values_of(streams)

@@ -1,7 +1,8 @@
 """Decides whether a shard may start: all its parents that have a row must be at SHARD_END.
 
-Rule: shards#parents-before-children. A parent without a row never blocks: its row was cleaned up, or it never had one.
-Reads are strongly consistent, so that a child also waits for a parent whose row was created a moment ago.
+Rule: shards#parents-before-children. A parent without a row never blocks: its row was deleted after its end, or it
+never had one. Reads are strongly consistent, so that a child also waits for a parent whose row was created a moment
+ago.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from mld.leases.lease import Lease
 from mld.shards.shard_rows import ShardRows
 
 ANCESTORS_MAX = 1_000
-"""How many ancestors a child's environment names at most, the nearest first. The size of an environment is limited."""
+"""How many ancestors of its shard are passed to a child process at most, the nearest first. They are passed in its
+environment, whose size is limited."""
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
     """Return the id of the first parent of `lease` that has not ended; None if the shard may start.
 
-    `rows` has the parents' rows; a parent whose entry is None or absent has no row. As in Java, a row at SHARD_END with
-    a sub-sequence number still blocks.
+    `rows` has the rows of the parents; a parent whose entry is None or absent has no row. As in Java, a parent at
+    SHARD_END with a sub-sequence number does not count as ended.
     """
     for parent in sorted(lease.parents):
         row = rows.get(parent)
@@ -32,7 +34,9 @@ def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | Non
 
 
 def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
-    """Return the ancestors of the shard of `lease`: the parents in its row, and the ancestors of these in `listed`."""
+    """Return the ancestors of the shard of `lease`, the nearest first: the parents that its row names, and their
+    ancestors as far as they are in `listed`; at most `ANCESTORS_MAX`.
+    """
     found: dict[str, None] = {}
     left = deque(sorted(lease.parents))
     while left and len(found) < ANCESTORS_MAX:
@@ -44,7 +48,9 @@ def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
 
 
 async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
-    """Read the parents' rows; return the parent that blocks `lease`, or None. Raises `errors.TableError`."""
+    """Read the rows of the parents. Return the first parent that has not ended; None if the shard of `lease` may start.
+    Raises `errors.TableError`.
+    """
     for parent in sorted(lease.parents):
         blocked_by = blocking_parent(lease, {parent: await table.get(parent)})
         if blocked_by is not None:

@@ -1,8 +1,9 @@
-"""The list of streams that all workers of an application follow, in one row of the lease table. Pure.
+"""`TrackedList`: the list of streams that all workers of an application follow. It is in one row of the lease table.
+Pure.
 
 Rules: shards#list-of-streams, shards#epoch-of-a-stream. The leader writes the row from its own settings, and the other
-workers read it. So a worker with old settings does not treat new streams as former ones, and does not delete their
-leases.
+workers read it. So a worker with old settings does not treat new streams as *former* streams (those that the settings
+do not name any more), and does not delete their leases.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ FIELDS = ("entityType", "version", "streams")
 """The attributes of the row, except for its key."""
 INTEGER_MAX = 2**63 - 1
 DYNAMODB_EPOCH = 1
-"""The epoch of all DynamoDB streams, as in the KCL's adapter. Epochs need not distinguish the streams of a table,
-because each has a label of its own.
+"""The epoch of all DynamoDB streams, as in the adapter for the KCL. An epoch distinguishes streams that were created
+one after the other under one name. DynamoDB streams need none for that, because each has a label of its own.
 """
 _ARN = re.compile(
     r"arn:aws[^:]*:(?:kinesis:[-a-z0-9]*:(?P<account1>\d+):stream/(?P<stream>[^:/]+)"
@@ -38,13 +39,13 @@ _VERSION = OwnAttribute("version", "N", integer(INTEGER_MAX - 1, low=1), "7")
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """One stream of the list. `label` is its name in the settings."""
+    """One stream of the list. `label` is how the settings name it."""
 
     stream: str
     """The identifier, ``account:name:epoch``."""
     label: str
     arn: str
-    """Empty for a former stream that is known only from its leases."""
+    """Its ARN; empty for a former stream that is known only from its leases."""
     created_ms: int | None = None
     """When the stream was created, according to the service; None if unknown."""
     former_since_s: int | None = None
@@ -59,23 +60,25 @@ class ListedStream:
 
 @dataclass(frozen=True, slots=True)
 class TrackedList:
-    """The contents of the row. `version` is 0 if there is no readable row. `seen` are the row's attributes as read."""
+    """The contents of the row. `version` is 0 if there is no row, or if it cannot be read. `seen` has the attributes of
+    the row as they were read.
+    """
 
     version: int = 0
     streams: tuple[ListedStream, ...] = ()
     seen: Row = field(default_factory=dict, compare=False, repr=False)
 
     def followed_by(self, streams: Iterable[ListedStream]) -> TrackedList:
-        """Return a list with these streams and the next version, which replaces this one."""
+        """Return a list with these streams and the next version, to replace this list."""
         return replace(self, version=self.version + 1, streams=tuple(streams))
 
     def current(self) -> Mapping[str, ListedStream]:
-        """Return the streams that the settings name, by label."""
+        """Return the streams of the list that are not former ones, by label."""
         return {one.label: one for one in self.streams if one.former_since_s is None}
 
     def newest(self) -> Mapping[tuple[str, str], ListedStream]:
-        """Return the newest incarnation of each stream, by account and name; its label does not count, and it may be a
-        former stream.
+        """Return the newest incarnation of each stream (the one with the highest epoch), by account and name, whatever
+        its label is, and even if it is a former stream.
         """
         found = sorted(((one.id, one) for one in self.streams), key=lambda pair: pair[0].epoch)
         return {(stream.account, stream.name): one for stream, one in found}
@@ -100,10 +103,15 @@ def identify(
     `arn` and `created_ms` come from the service, `epoch` from the settings. `listed` is the stream in the present list.
     `in_table` has the identifiers of the streams of all leases.
 
-    The epoch is the first of these that exists: that of all DynamoDB streams; the one in the settings, which must not
-    contradict the listed stream and the leases; the one of the listed stream; the newest one that leases have; the time
-    at which the stream was created, in seconds. If the stream was deleted and made again, the epochs of the listed
-    stream and of the leases are not used, and the new one is higher than those of all leases.
+    The epoch is the first of these that exists:
+
+    1. for a DynamoDB stream: `DYNAMODB_EPOCH`
+    2. the epoch in the settings, which must not contradict the listed stream and the leases
+    3. the epoch of the listed stream
+    4. the newest epoch in the keys of leases
+    5. the time at which the stream was created, in seconds
+
+    If the stream was deleted and created again, 3 and 4 are not used, and 5 is raised above the epochs of all leases.
     """
     account, name = account_and_name(arn)
     if arn.split(":")[2] == "dynamodb":
@@ -137,10 +145,10 @@ def identify(
 
 
 def account_and_name(arn: str) -> tuple[str, str]:
-    """Return the account and the name of the stream with this ARN, as lease keys contain them. The name of a DynamoDB
-    stream is ``REGION$ACCOUNT$TABLE$LABEL``, with each colon of the label replaced by an underscore.
+    """Return the account and the name of the stream with this ARN, in the form in which lease keys contain them. The
+    name of a DynamoDB stream is ``REGION$ACCOUNT$TABLE$LABEL``, with each colon of the label replaced by an underscore.
 
-    Raises ValueError if this is not the ARN of a stream.
+    Raises ValueError if `arn` is not the ARN of a stream.
     """
     found = _ARN.fullmatch(arn)
     if found is None:
@@ -154,10 +162,10 @@ def account_and_name(arn: str) -> tuple[str, str]:
 def next_list(
     before: TrackedList, wanted: Sequence[ListedStream], in_table: Iterable[StreamId], now_s: float
 ) -> TrackedList | None:
-    """Return the list to write if the settings name `wanted`; None if the list need not change. `before` is the present
-    list.
+    """Return the list to write when the settings name the streams `wanted`; None if the list need not change. `before`
+    is the present list.
 
-    A stream that is not wanted, but was listed or has leases (`in_table`), becomes a former stream.
+    A stream that is not wanted, but is in the present list or has leases (`in_table`), becomes a former stream.
     """
     is_wanted = {one.stream for one in wanted}
     former = {one.stream: one for one in before.streams if one.stream not in is_wanted}
@@ -176,14 +184,14 @@ def next_list(
 
 
 def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
-    """Return the list without the former streams `gone`, which have no leases any more."""
+    """Return the list `before` without the former streams `gone`, which have no leases any more."""
     return before.followed_by(one for one in before.streams if one.stream not in gone)
 
 
 def labels_of(streams: TrackedList) -> dict[str, str]:
     """Return a name for people for each stream of the list, by identifier. No two streams have the same name.
 
-    The name is the label. It is the identifier if the stream is a former one and another stream has the same label.
+    The name is the label; but a former stream whose label another stream has, too, is named by its identifier.
     """
     count = Counter(one.label for one in streams.streams)
     return {
@@ -193,7 +201,9 @@ def labels_of(streams: TrackedList) -> dict[str, str]:
 
 
 def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple[str, ...]:
-    """Return the identifiers of the former streams whose leases may be deleted at `now_s`, epoch seconds."""
+    """Return the identifiers of the streams that have been former ones for `wait_s` at `now_s` (epoch seconds), so that
+    their leases may be deleted.
+    """
     return tuple(
         one.stream for one in streams.streams if one.former_since_s is not None and now_s - one.former_since_s >= wait_s
     )
@@ -203,7 +213,7 @@ def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple
 
 
 def parse(row: Row) -> TrackedList:
-    """Return the list in a row. It never raises: a damaged row counts as missing, until a leader overwrites it."""
+    """Return the list in a row. This never raises: a damaged row counts as missing, until a leader overwrites it."""
     seen = {name: row[name] for name in FIELDS if name in row}
     entity, version, streams = _ENTITY.read(row), _VERSION.read(row), _STREAMS.read(row)
     if entity is None or version is None or streams is None:
@@ -212,14 +222,16 @@ def parse(row: Row) -> TrackedList:
 
 
 def _entity(found: str) -> str:
-    """Return the type of the row. Raises ValueError if it is the type of another row."""
+    """Return the type of the row. Raises ValueError if it is not that of the list of streams."""
     if found != ENTITY:
         raise ValueError("a row of another kind")
     return found
 
 
 def _streams(text: str) -> tuple[ListedStream, ...]:
-    """Return the streams in the text of the row. Raises ValueError if it is no list of streams."""
+    """Return the streams in the row's attribute `streams`. Raises ValueError or another error if the text is no list of
+    streams.
+    """
     items = json.loads(text)
     streams = {one.stream: one for one in (ListedStream(**item) for item in items)}
     if not isinstance(items, list) or len(streams) < len(items) or not all(map(_is_sound, streams.values())):
@@ -244,7 +256,7 @@ def _is_sound(one: ListedStream) -> bool:
 
 
 def unchanged(seen: Row) -> dict[str, Any]:
-    """Return request parameters for the condition that the row is as it was read, or is still missing."""
+    """Return request parameters for the condition that the row still has the attributes `seen`, or is still missing."""
     terms = (f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in FIELDS)
     values = {f":{name}": value for name, value in seen.items()}
     return {

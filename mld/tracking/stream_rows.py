@@ -1,8 +1,9 @@
-"""The rows of each stream in a table that has several, and the table without the streams that nobody is to consume.
+"""Shows parts of a lease table that has several streams: the rows of one stream, or the rows of all streams that this
+worker consumes.
 
-Rules: shards#several-streams. Through `StreamRows` the code that works on one stream sees only its rows, each with the
-plain shard id as the lease's `key`. All streams that ask at about the same time share one view of the whole table.
-`VisibleTable` and `VisibleViews` hide the leases of streams that this worker does not consume.
+Rules: shards#several-streams. Through `StreamRows`, the code that works on one stream sees only the rows of that
+stream, each with the plain shard id as the lease's `key`. All streams that ask at about the same time share one view of
+the whole table. `VisibleTable` and `VisibleViews` hide the leases of streams that this worker does not consume.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.leases.table_view import SeenTable, Views
 
 VIEW_VALID_S = 5.0
-"""How old a view may be. It must be older than the listing of shards with which it is compared, and rows are created
-conditionally, so a view of this age is good enough.
+"""How old a view may be. An old view does no harm: rows must be read before the shards are listed with which they are
+compared, and new rows are created conditionally.
 """
 ROWS_PER_TURN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class SortedRows:
-    """The leases of a table by stream. None is the stream of rows that do not name one."""
+    """The leases of a table, sorted by stream. The key None is for rows that name no stream."""
 
     of: Mapping[str | None, TableScan] = field(default_factory=dict)
 
@@ -43,8 +44,8 @@ class SortedRows:
 
 
 async def sorted_by_stream(scan: TableScan) -> SortedRows:
-    """Return the leases of `scan` by stream, with plain shard ids as keys. Other tasks get a turn every few hundred
-    rows.
+    """Return the leases of `scan`, sorted by stream, with plain shard ids as keys. Other tasks run in between, every
+    few hundred rows.
     """
     leases: dict[str | None, list[Lease]] = {}
     corrupt: dict[str | None, list[tuple[str, str]]] = {}
@@ -65,7 +66,7 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
 
 
 class RecentRows:
-    """The rows of the table, at most a few seconds old, and sorted by stream only once for all callers."""
+    """Returns the rows of the table, at most a few seconds old. They are sorted by stream once for all callers."""
 
     def __init__(self, views: Views, clock: Clock) -> None:
         self.views = views
@@ -90,7 +91,9 @@ class RecentRows:
 
 @dataclass(eq=False)
 class AllRows:
-    """Implements `shards.shard_rows.ShardRows` for the only stream of a table. Each scan returns the present rows."""
+    """Implements `shards.shard_rows.ShardRows` for the only stream of a table. Each scan returns the rows of a view
+    whose read began after the call.
+    """
 
     table: LeaseTable
     views: Views
@@ -126,8 +129,8 @@ class StreamRows:
 class VisibleTable:
     """A `LeaseTable` whose scans return only leases of the streams that this worker consumes now (`streams`).
 
-    `streams` has their identifiers, or None for the only stream of a table. Rows can still be read and written by any
-    key.
+    `streams` has the identifiers of these streams; None stands for the only stream of a table. Single rows can still be
+    read and written by their keys, whatever their stream.
     """
 
     def __init__(self, table: LeaseTable, *streams: str | None) -> None:
@@ -150,7 +153,7 @@ class VisibleViews:
         self._views = views
         self._table = table
         self._filtered: tuple[SeenTable, frozenset[str | None], SeenTable] | None = None
-        """The last view that was filtered, the streams that it was filtered by, and the result."""
+        """The last view that was filtered, the consumed streams at that time, and the result."""
         self.wake = views.wake
 
     @property
@@ -162,7 +165,7 @@ class VisibleViews:
         return self._visible(await self._views.newer_than(at))
 
     def _visible(self, view: SeenTable) -> SeenTable:
-        """Return the view without the leases of streams that are not consumed; filtered once for all callers."""
+        """Return the view without the leases of streams that are not consumed. It is filtered once for all callers."""
         if self._filtered is None or self._filtered[:2] != (view, self._table.streams):
             self._filtered = view, self._table.streams, replace(view, scan=self._table.visible(view.scan))
         return self._filtered[2]

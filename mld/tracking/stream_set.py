@@ -1,8 +1,8 @@
 """`TrackedStreams`: the streams of a worker whose settings name only one stream, which never changes. Its subclass in
 `followed_streams` follows a list of several streams.
 
-Rules: shards#bootstrap-decision, shards#several-streams. Streams are named by their identifiers. None is the stream of
-a table of one stream, whose rows do not name it.
+Rules: shards#bootstrap-decision, shards#several-streams. In this code a stream is given by its identifier. None stands
+for the stream of a table with only one, whose rows do not name it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
 def require_rows(result: SyncResult, scan: TableScan) -> bool:
     """Return whether a sync at the start may have created rows that `scan` lacks.
 
-    Raises StartupError if the table belongs to another stream, `errors.StreamError` if the stream does not exist, or
-    does not yet.
+    Raises StartupError if the table belongs to another stream; StreamNotFoundError if the stream does not exist or has
+    no shards; StreamUnavailableError if it is not ready, or its listing shows an unfinished reshard.
     """
     match result.status:
         case SyncStatus.DONE:
-            # If nothing was created for an empty table, another worker has created the rows.
+            # If the table was empty and this sync has created nothing, another worker has created the rows.
             return bool(result.created) or not scan.leases
         case SyncStatus.FOREIGN_TABLE:
             raise StartupError(result.sentence)
@@ -57,7 +57,9 @@ def require_rows(result: SyncResult, scan: TableScan) -> bool:
 
 @dataclass(eq=False)
 class TrackedStreams:
-    """Implements `ShardCare` for all streams. Methods that ask AWS raise `errors.TableError`, `errors.StreamError`."""
+    """Implements `ShardCare` for all streams of a worker, by the `TrackedStream` of each. Methods that ask AWS raise
+    `errors.TableError` and `errors.StreamError`.
+    """
 
     needs: TrackingNeeds
     consumed: VisibleTable
@@ -66,8 +68,10 @@ class TrackedStreams:
 
     def __post_init__(self) -> None:
         self.table = self.consumed.stored
-        self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
-        self._sync_due: set[str | None] = set()  # streams whose shards may lack rows
+        self._tracked: dict[str | None, TrackedStream] = {}
+        """All streams that this worker has consumed, even if it does not any more: consumers may still be ending."""
+        self._sync_due: set[str | None] = set()
+        """The streams for which a sync is due, because a shard of them may lack its row."""
         self._has_sync_due = asyncio.Event()
         self._is_syncing = False  # whether such a sync is under way
 
@@ -103,20 +107,21 @@ class TrackedStreams:
             return self._do_without_sync(scan, error)
 
     async def _may_sync(self, scan: TableScan, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """Return whether to sync now (shards#bootstrap-decision). A worker that does not sync does not wait either: it
-        finds the rows when another worker has created them.
+        """Return whether to sync now (shards#bootstrap-decision). A worker that does not sync does not wait for the
+        rows either: it finds them when another worker has created them.
 
-        An empty table is filled by the leader in 3.x, or if that dies, by the next leader's auditor. In 2.x no worker
-        can prove to lead before leases have owners. If leases exist, every worker compares them with the stream, so
-        that none works on a foreign table.
+        An empty table is filled in 3.x by the leader, or if that dies, by the auditor of the next leader. In 2.x every
+        worker may fill it, because nobody can know the leader before leases have owners. If leases exist, every worker
+        syncs, unless the settings skip that: a sync compares the leases with the stream, so that no worker works on a
+        table of another stream.
         """
         if not scan.is_empty:
             return not self.needs.settings.shards.skips_sync_if_leases_exist
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """Go on after a failed sync, if the table has any leases: missing ones can be created later. Return False: no
-        rows were created. Without leases raise `error`, because the worker cannot start.
+        """Go on after a failed sync, if the table has any leases: missing ones can be created later. Return False,
+        because no rows were created. If the table has no leases, raise `error`, because the worker cannot start.
         """
         if not scan.leases:
             raise error
@@ -209,12 +214,12 @@ class TrackedStreams:
     # --- rows that are missing ----------------------------------------------------------------------------------------
 
     def _note_sync_due(self, stream: str | None) -> None:
-        """Have the missing rows of a stream created by the next sync."""
+        """Note that a shard of the stream may lack its row, so that a sync creates it soon."""
         self._sync_due.add(stream)
         self._has_sync_due.set()
 
     async def _sync_when_due(self) -> None:
-        """Create missing rows whenever a stream is noted as due for it, until cancelled."""
+        """Make the syncs that are due (`_note_sync_due`), until cancelled."""
         while True:
             await self._has_sync_due.wait()
             await self.needs.clock.sleep(self.needs.settings.shards.sync_interval_s)
@@ -234,7 +239,9 @@ class TrackedStreams:
             self._is_syncing = False
 
     async def _fill(self, stream: str | None, rows: TableScan) -> bool:
-        """Create the rows that a stream lacks; return True if there may now be rows that `rows` lacks."""
+        """Create the rows that a stream lacks, by a sync. `rows` are its rows as just read. Return True if there may
+        now be others. If the sync fails, log that, and note that another one is due.
+        """
         try:
             with working_for(stream):
                 return require_rows(await self._tracked[stream].sync.bootstrap(rows), rows)

@@ -1,9 +1,9 @@
 """`TrackedStream`: everything that a worker does for one stream besides holding leases.
 
 Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule. It
-connects packages that must not import each other: it answers the consumers' questions (`ShardCare`) by the decisions of
-`mld.shards`. If there are new rows, it has the worker's `Fleet` take or assign them at once. If a shard has ended, it
-wakes the consumers that wait for their parents.
+connects packages that must not import each other: consumers ask it about their shards (`ShardCare`), and it answers by
+the decisions of `mld.shards`. When there are new lease rows, it has the worker's `Fleet` take or assign the leases at
+once. When a shard has ended, it wakes the consumers that wait for the parents of their shards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mld.tracking.parents import ancestors_of, parents_complete
 
 log = logging.getLogger(__name__)
 
-SURVEY_VALID_S = 5.0  # if a stream vanishes, the consumers of all its shards ask at once: they share one survey
+SURVEY_VALID_S = 5.0  # if a stream vanishes, the consumers of all its shards ask at the same time: they share a survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Standing(Enum):
 
     CONSUMED = "consumed"
     FORMER = "former"
-    """No worker is to consume it, so it is given back."""
+    """No worker is to consume the lease, so it is given back."""
     UNKNOWN = "unknown"
-    """It is kept for now; `on_change` is called when more is known."""
+    """The lease is kept for now. `FollowedStreams.on_change` is called when more may be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class TrackedStream:
     """What a worker does for one stream. Implements `consumer.shard_care.ShardCare`.
 
     The keys of all leases here, in `leases` and in arguments, are plain shard ids. `on_sync_due` is called with this
-    stream's identifier if a shard lacks its row.
+    stream's identifier if a shard is found to lack its row.
     """
 
     needs: TrackingNeeds
@@ -100,15 +100,17 @@ class TrackedStream:
             on_created=fleet.wake_leases,
             on_abandoned=self.cleanup.enqueue,
         )
-        self._waiting_for: dict[str, str] = {}  # parent that a shard waits for, to log it once
-        self._parked_because: dict[str, str] = {}  # why each parked shard is parked, as logged
+        self._waiting_for: dict[str, str] = {}
+        """The parent for which each waiting shard waits, to log each wait once."""
+        self._parked_because: dict[str, str] = {}
+        """Why each parked shard is parked, as it was logged."""
         self._survey_lock = asyncio.Lock()
         self._surveyed: Survey | None = None  # the last survey of rows and shards
         self._surveyed_at = 0.0
-        """When the survey was begun."""
+        """When the last survey was begun."""
 
     async def parents_complete(self, lease: Lease) -> bool:
-        """Return whether no parent blocks the shard; log each wait for a parent once."""
+        """Return whether the shard may start, because all its parents have ended. Log each wait for a parent once."""
         blocking = await parents_complete(self.leases.table, lease)
         if blocking is None:
             self._waiting_for.pop(lease.key, None)
@@ -121,7 +123,8 @@ class TrackedStream:
     async def oddity(self, lease: Lease) -> str | None:
         """Return why the row cannot belong to its shard as listed; None if it can, or if the shard is not known.
 
-        A shard that is not known is looked up now if its row has a position or parents (`ancestors` needs the listing).
+        If the shard was not listed yet, the shards are listed now, unless the row has neither a position nor parents: a
+        position can be compared with the shard, and with parents the listing is needed for `ancestors`.
         """
         shards = self.leases.detector
         if lease.key not in shards.known and (lease.parents or not lease.checkpoint.is_sentinel):
@@ -136,7 +139,9 @@ class TrackedStream:
         return ancestors_of(lease, self.leases.detector.known)
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
-        """Prepare the end of a shard whose child has read it to the end: its children need rows first."""
+        """Prepare the end of a shard that was read to its end: its child shards need rows first. If rows were created,
+        have their leases taken or assigned.
+        """
         match await self.ending.prepare(lease, children):
             case Prepared(created):
                 if created:
@@ -150,7 +155,9 @@ class TrackedStream:
                 return EndVerdict.READ_AGAIN
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """Return what is known of a shard that Kinesis does not find: past retention, listed after all, or unknown."""
+        """Return the verdict on a shard that Kinesis does not find: it is past retention, it is listed after all, or
+        neither is known. Then it is parked.
+        """
         match (await self._survey()).judge(lease):
             case ShardIsOver(evidence):
                 log.info("the shard is past its retention: %s", evidence, extra=about("shard_expired", lease.key))
@@ -178,7 +185,7 @@ class TrackedStream:
             return self._surveyed
 
     def ended(self, lease: Lease) -> None:
-        """Note that a shard has ended: its children need not wait any more, and its row may be deleted in time."""
+        """Note that a shard has ended. Its children need not wait any more, and its row is queued for deletion."""
         self._waiting_for.pop(lease.key, None)
         self._parked_because.pop(lease.key, None)
         self.needs.parents_changed.notify()
