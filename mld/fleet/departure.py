@@ -168,8 +168,8 @@ class Departure:
         return staying[self.room :]
 
     async def _give_away(self, surplus: Sequence[Lease]) -> None:
-        """Begin a handoff of each surplus lease to its receiver, if it has one. A failure ends this; the next report
-        of this worker begins it again.
+        """Begin a handoff of each surplus lease to its receiver, if it has one. After a failure the remaining leases
+        wait for the next report of this worker.
         """
         try:
             receivers = await self.receivers_of(lease.key for lease in surplus)

@@ -80,7 +80,7 @@ class GivingAway:
         return await self._release(holding)
 
     async def _release(self, holding: Holding) -> bool:
-        """Release the lease, so that it belongs to nobody; return whether the row shows that."""
+        """Release the lease, so that it belongs to nobody. Return whether the release was certainly applied."""
         release = writes.release(holding.lease)
         released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
         if released:

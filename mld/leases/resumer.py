@@ -179,7 +179,7 @@ class Resumer:
         self._trying.cancel()
 
     def is_resuming(self, key: str) -> bool:
-        """Return whether the lease is being resumed, or is waiting for that."""
+        """Return whether the lease is being resumed, or waits to be resumed."""
         return key in self._lapsed or key in self._under_way
 
     # --- found leases -------------------------------------------------------------------------------------------------

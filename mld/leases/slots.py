@@ -87,7 +87,7 @@ class Slots:
             self._judge(slot.begun_at)
 
     def leave(self) -> None:
-        """Free a slot, or remove it if the limit was lowered."""
+        """Free a slot; or if the limit was lowered and a slot is still to be removed, remove this one."""
         if self._to_be_taken_back:
             self._to_be_taken_back -= 1
         else:

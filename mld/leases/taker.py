@@ -256,8 +256,10 @@ class LeaseTaker:
         return fresh if fresh is not None and fresh.owner == choice.lease.owner else None
 
     async def _take_row(self, lease: Lease, is_steal: bool) -> str | None:
-        """Send the take of a row, and repeat it after an error, a few times; return the key if we hold the lease
-        now.
+        """Send the take of a row, and repeat it after an error, a few times. Return the key if we hold the lease now.
+
+        If an earlier attempt may have been applied, the lease is valid from the time at which the first such attempt
+        was sent.
         """
         key = lease.key
         started_at = self.clock.monotonic()

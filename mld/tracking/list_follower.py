@@ -239,7 +239,9 @@ class ListFollower:
         ]
 
     async def _ask(self, asked: Sequence[WantedStream]) -> dict[str, StreamSummary | StreamError]:
-        """Describe streams; return the service's answer for each, or its error, by label."""
+        """Describe streams, at most `ASKED_PER_SECOND` of them a second. Return the service's answer for each, or its
+        error, by label.
+        """
         answers: dict[str, StreamSummary | StreamError] = {}
         for number, one in enumerate(asked, 1):
             if number % ASKED_PER_SECOND == 0:

@@ -219,7 +219,7 @@ class TrackedStreams:
         self._has_sync_due.set()
 
     async def _sync_when_due(self) -> None:
-        """Make the syncs that are due (`_note_sync_due`), until cancelled."""
+        """Make the syncs that `_note_sync_due` asks for, each some time after it was asked for, until cancelled."""
         while True:
             await self._has_sync_due.wait()
             await self.needs.clock.sleep(self.needs.settings.shards.sync_interval_s)

@@ -155,8 +155,8 @@ class TrackedStream:
                 return EndVerdict.READ_AGAIN
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """Return the verdict on a shard that Kinesis does not find: it is past retention, it is listed after all, or
-        neither is known. Then it is parked.
+        """Return the verdict on a shard that Kinesis does not find: it is past retention (OVER), or listed after all
+        (LISTED), or neither is certain (UNKNOWN), so that the shard is parked.
         """
         match (await self._survey()).judge(lease):
             case ShardIsOver(evidence):

@@ -153,7 +153,7 @@ class Assigner:
             try:
                 with self._counts.all.timed(self.clock.monotonic):
                     report = await self._run(leadership, early=early)
-            except Exception as error:  # whatever the error is, another worker may not have it, and should lead then
+            except Exception as error:  # of any kind, because another worker may be able to lead without it
                 failure = survived(error, "assigning leases")
                 log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
             else:

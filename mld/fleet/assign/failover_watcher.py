@@ -357,7 +357,8 @@ class FailoverWatcher:
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
         await self._writer.write(moves, written, counter_matters=True)
-        # If the answers are late, `_take` has noted all of them, and later looks may have shown the others again.
+        # If the answers are late, `_take` has noted all leases as tried, and later looks may have shown them again. So
+        # only the leases that were taken are noted here then.
         tried = [lease for lease in leases if lease.key in written.done] if written.is_late else leases
         self.takeover.tried(tried, written.done, self.clock.monotonic())
         self._log(leases, written)

@@ -261,7 +261,9 @@ class Queue:
         heappush(self._heap, (load.is_drained, rank, load.count, load.worker, load.ticket))
 
     def pop(self) -> Load | None:
-        """Take the best worker out of the queue and return it; None if the queue is empty."""
+        """Take the best worker out of the queue and return it; None if there is none. Entries that are not valid any
+        more are dropped.
+        """
         while self._heap:
             *_, worker, ticket = heappop(self._heap)
             load = self._view.loads[worker]

@@ -123,7 +123,9 @@ class Takeover:
     # --- reads of the table -------------------------------------------------------------------------------------------
 
     def saw_all(self, leases: Sequence[Lease], reports: Sequence[WorkerReport], now: float) -> Steps[None]:
-        """Note a read of the whole table that ended at `now`."""
+        """Note a read of the whole table that ended at `now`: its leases, which workers live, and who the watchers are
+        now.
+        """
         self.membership.saw_reports(reports, now)
         there = {lease.key for lease in leases}
         for key in [key for key in self._rows if key not in there]:

@@ -134,8 +134,8 @@ class TableMigration:
         create it. Without the table no worker could report, so only the leader would get leases. Errors are only
         logged, because a worker works even if it cannot report.
         """
-        had = self.routes.reports
-        if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
+        legacy = self.routes.reports
+        if legacy is None or self.routes.report_place != legacy or self.status is TableStatus.COMPLETE:
             return
         try:
             if await self.reports.ensure():

@@ -321,7 +321,9 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Enter a state, unless it is the one that was entered last."""
+        """Enter a state, unless it is the one that was entered last, with the same parts. Log it, and warn if this
+        worker works by the rules of 2.x unasked, or takes no leases because the fleet has left 2.x mode.
+        """
         wanted = (version, components(version, stored))
         if wanted == self._entered:
             return

@@ -201,7 +201,9 @@ def _member_list(document: Any, name: str) -> list[Any]:
 
 
 def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
-    """Return a number in an object; `default` if it is missing. Raises ValueError if it is no usable number."""
+    """Return the member `name` of an object, a number; `default` if it is missing. Raises ValueError if it is missing
+    and there is no default, or if it is no number that can be a figure.
+    """
     value = _member_or_empty(parent).get(name)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= ECS_FIGURE_MAX:

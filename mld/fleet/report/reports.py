@@ -343,7 +343,9 @@ def is_default(report: WorkerReport) -> bool:
 
 
 def is_valid(report: WorkerReport) -> bool:
-    """Return whether the report has all that is needed to judge the worker: a time, and a range for each metric."""
+    """Return whether the report has all that is needed to judge the worker: a time, and unless it is a default worker,
+    an operating range above 0 for each metric.
+    """
     if report.updated_at_s is None:
         return False
     ranges = report.ranges
