@@ -1,4 +1,4 @@
-"""The length of all pages; for users: the width of their code, and an index by task that names keys that there are."""
+"""The length of pages, the width of their code, and an index by task that names keys that there are."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ WORDS_MAX = 2_000
 REFERENCES = {"configuration.md", "CHANGELOG.md"}
 """Pages for looking up, which may be longer, as are those of docs/develop/rules. The first has a row for each key, and
 an index by task above them."""
+WIDE = {"worker.md", "simulation.md"}
+"""The one is a picture of one screen; the other has no code, but paragraphs and tables below the items of a list."""
 READ = [*PAGES, *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/develop").glob("*.md"), *(ROOT / "docs/lab").glob("*.md")]
 READ += [page for page in ROOT.glob("*.md") if page not in READ]
 
@@ -33,10 +35,10 @@ def code_lines(page: str) -> Iterator[str]:
         before = line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_fits_the_column_of_the_site(page: Path) -> None:
     wide = [line for line in code_lines(page.read_text("utf-8")) if len(line) > CODE_COLUMNS_MAX]
-    assert wide == []
+    assert wide == [] or page.name in WIDE
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
