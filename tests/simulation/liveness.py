@@ -36,8 +36,8 @@ REQUESTS = 8
 """One after the other, of a look that takes over: pages, write, read, renewal."""
 HANGING_S = READ_AGAIN_S + 1.0
 """A look that left while nothing came through is sent again so long after the way is free, at the latest."""
-JAVA_DISCOVERY_S = 11.0
-"""`leaseAssignmentIntervalMillis` / 2, and a second to renew them."""
+JAVA_RENEWS_S = 1.0
+"""On top of half of `leaseAssignmentIntervalMillis`, in which a Java worker discovers a lease: the time to renew it."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Liveness:
             since, more_s, owner = renewed, 0.0, _actual_owner(row)
             if self._is_java(owner):
                 since = max(since, self._given_to_java.get(key, since))
-                more_s = JAVA_DISCOVERY_S
+                more_s = self._world.plan.failover_s + JAVA_RENEWS_S
             self._check_gap(key, owner, self._world.now() - since, more_s, sound)
 
     def _late_ones(self) -> set[str]:

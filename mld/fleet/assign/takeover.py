@@ -10,7 +10,8 @@ whatever happened before: *a worker that sees a lease unchanged for a lease dura
       owner's heartbeat) does not change
     the owner is a Java worker that was never  a lease duration, and the time that a Java worker may take to discover
       seen to renew this lease                 the lease, after we first saw it with that counter; without the
-                                               additional time if that worker has stopped renewing all its leases
+                                               additional time if that worker has stopped renewing all its leases,
+                                               or had stopped before it got this one and has not reported since
     has no owner                               `FREE_GRACE_S` after we first saw it without one: its creator, its last
                                                owner or the leader may be about to assign it
     its owner is known to have ended           at once
@@ -108,7 +109,7 @@ class Takeover:
         self._owned: Stillness[str, str | None] = Stillness()
         """Since when each lease has had its present owner, or has had none."""
         self._renewed_once: set[str] = set()
-        """The Java workers that were seen to renew a lease at least once."""
+        """The Java workers that were seen to renew a lease, and not seen to live without leases since then."""
         self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
         """The watchers of each part of the table."""
 
@@ -140,6 +141,7 @@ class Takeover:
             yield
         promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
         self.membership.saw_owners(owning, renewing, promised, now)
+        self._renewed_once &= self.membership.java - (self.membership.showing_life - owning)
         yield from self._end_patience(leases)
         living = [worker for worker in self.membership.possible_watchers if not self.has_ended(worker, now)]
         watchers = []
@@ -206,14 +208,15 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Take the additional time away from Java workers that were once seen to renew a lease, but renew none now."""
+        """Take the additional time away from Java workers that are known to renew leases (`_renewed_once`), but renew
+        none now.
+        """
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
                 self._due[lease.key] = self.observations.moved_at(lease.key) + self.settings.leases.duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
-        self._renewed_once &= self.membership.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
         """Return whether the lease has not moved for more than a lease duration."""

@@ -38,7 +38,6 @@ from tests.simulation.world.java3_states import ROLLBACK, UPGRADE, V2X, V3X, V_I
 from tests.simulation.world.java3_table import Lease3, Renewer3, Rows3, fresh
 from tests.simulation.world.plan import Rates
 
-DISCOVERY_S = 9.975
 REPORT_S, FIRST_REPORT_S = 30.0, 2.0
 RING = 10
 MONITOR_HANDOFF_S = 2.0
@@ -180,7 +179,7 @@ class JavaWorker3(JavaWorker):
         self.spawn(self._at_rate(self._failover_s / 3 - EPSILON_S, self.renewer.tick))
         self.spawn(self._at_rate(CLEANUP_TICK_S, self._clean))
         self.spawn(self._take_leases())
-        self.spawn(self._at_rate(DISCOVERY_S, self._discover))
+        self.spawn(self._at_rate(self._failover_s - EPSILON_S, self._discover))  # twice for each assignment run
         self.spawn(self._assign_leases())
         self.spawn(self._report())
         self.spawn(self._audit())

@@ -175,6 +175,20 @@ def test_a_java_worker_that_stopped_renewing_what_it_had_gets_no_time_to_discove
     assert it.taken(3.0 + D + 1.5 + SOON) == ["s", "t"]
 
 
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_java_worker_that_lost_its_leases_gets_the_time_again_once_it_has_reported(reports: bool) -> None:
+    it = Seer()
+    before, after = [report("java", version=None)], [report("java", 30 * reports, version=None)]
+    it.look(0.0, [lease("s", "java"), lease("t", "w")], before)
+    it.look(3.0, [lease("s", "java", 6), lease("t", "w", 6)], before)
+    it.look(5.0, [lease("s", "w", 7), lease("t", "w", 7)], before)
+    it.look(6.0, [lease("s", "w", 8), lease("t", "w", 8)], after)
+    it.look(7.0, [lease("s", "w", 9), lease("t", "java", 9)], after)
+    it.look(7.0 + D + 1.5, [lease("s", "w", 10), lease("t", "java", 9)], after)
+    assert it.taken(7.0 + D + JAVA_S) == ([] if reports else ["t"])
+    assert it.taken(7.0 + D + JAVA_S + SOON) == ["t"]
+
+
 @pytest.mark.parametrize("owner", ["mld", "unreported"])
 def test_nobody_else_gets_more_than_a_lease_duration(owner: str) -> None:
     it = Seer()
