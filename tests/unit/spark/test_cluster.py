@@ -233,7 +233,7 @@ def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatc
 
 @pytest.mark.parametrize("there", [{"pyspark"}, set()], ids=["pyspark-client", "nothing"])
 def test_the_part_of_pyspark_that_is_missing(monkeypatch, there):
-    monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda name: name in there)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session._is_installed", lambda name: name in there)
     with pytest.raises(SessionError, match=r"PySpark is missing in .*; pip install 'mld-kinesis\[spark\]'"):
         check_extra()
 
@@ -246,6 +246,6 @@ def test_a_pyspark_that_is_too_old(monkeypatch):
 
 def test_a_pyspark_that_cannot_be_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda name: True)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session._is_installed", lambda name: True)
     with pytest.raises(SessionError, match=r"PySpark cannot be imported .*; pip install"):
         check_extra()

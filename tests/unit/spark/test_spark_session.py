@@ -95,7 +95,7 @@ def test_lengths_in_avro_are_bounded_in_every_jvm(tmp_path, master):
 
 @pytest.mark.parametrize(("there", "wanted"), [(("pandas", "pyarrow"), None), (("pandas",), "false"), ((), "false")])
 def test_arrow_for_python_functions_is_off_where_it_cannot_be(tmp_path, monkeypatch, there, wanted):
-    monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda module: module in there)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session._is_installed", lambda module: module in there)
     name = "spark.sql.execution.pythonUDF.arrow.enabled"
     assert configuration(settings_of(), tmp_path).get(name) == wanted
     assert configuration(settings_of(f"mld.spark.conf.{name} = true"), tmp_path)[name] == "true"
