@@ -47,9 +47,18 @@ class Beliefs:
         self._from[process, key] = max(since, self.since(process, key))
 
     def refused(self, process: str, key: str) -> None:
-        """A repeated take is refused by the first one, whose answer was lost, and that counts then."""
-        takes = [at for at, is_take in self._unanswered.get((process, key), {}).items() if is_take]
-        self._from[process, key] = max([*takes, self.since(process, key)])
+        """A repeated take is refused by the first one, whose answer was lost, and that counts then.
+
+        If a row was given to the process by hand, a take looks like a renewal, but of a lease in which the process does
+        not believe.
+        """
+        since = self.since(process, key)
+        takes = [
+            sent_at
+            for sent_at, is_take in self._unanswered.get((process, key), {}).items()
+            if is_take or sent_at - since > self._duration_s
+        ]
+        self._from[process, key] = max([*takes, since])
 
     def since(self, process: str, key: str) -> float:
         """What the belief of a process counts from now."""
