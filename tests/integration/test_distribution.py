@@ -10,7 +10,7 @@ from tests.support.kpl import User, aggregate
 RESHARD_MAX_S = 600.0
 PATIENT = {
     **ASSIGNED,
-    "failoverTimeMillis": 60_000,
+    "failoverTimeMillis": 180_000,
     "leaseAssignmentIntervalMillis": 5000,
     "idleTimeBetweenReadsInMillis": 5000,
 }

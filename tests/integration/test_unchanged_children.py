@@ -158,8 +158,9 @@ def test_unchanged_children_read_every_source(
     assert len(daemon.with_action("child_stderr")) == len(said), "no child complained"
     ended = [str(event["message"]) for event in daemon.with_action("child_ended")]
     assert len(ended) >= len(commands)
-    statuses = [int(message.rpartition(" ")[2]) for message in ended]
-    assert set(statuses) <= ({0, 101} if PANICKING & commands.keys() else {0}), ended
+    # Where the machine is slow, a child is ended by SIGTERM before it has exited by itself.
+    allowed = {"0", "SIGTERM"} | ({"101"} if PANICKING & commands.keys() else set())
+    assert {message.rpartition(" ")[2] for message in ended} <= allowed, ended
     for trouble in ("child_failed", "child_killed", "child_stdout"):
         assert daemon.with_action(trouble) == []
 

@@ -44,8 +44,10 @@ class _Row:
     """When the last stand-still of a lease duration ended."""
     begun_at: float | None = None
     """Of the pending handoff."""
-    learned_at: float | None = None
-    """When its owner wrote first under the handoff."""
+    learned_by: str = ""
+    """The process that wrote last under the handoff, as its owner. A successor with the same worker id learns anew."""
+    learned_at: float = float("-inf")
+    """When that process wrote first under the handoff."""
 
 
 class FleetLedger:
@@ -156,7 +158,7 @@ class FleetLedger:
                 self._check_change(key, row, write, sent_at)
         if write.before and before != after:
             row.begun_at = self._now() if after[1] is not None else None
-            row.learned_at = None
+            row.learned_by = ""
         if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter"):
             if self._now() - row.moved_at > self._failover_s:
                 row.still_until = self._now()
@@ -168,8 +170,8 @@ class FleetLedger:
             return
         if _text(write.before, "leaseCounter") == _text(write.after, "leaseCounter"):
             return
-        if row.learned_at is None:
-            row.learned_at = self._now()
+        if row.learned_by != write.sender:
+            row.learned_by, row.learned_at = write.sender, self._now()
         # The last checkpoint may be on its way, and the hand-over comes after its answer.
         most = self._handoff_s + self._failover_s + HANDOFF_SLACK_S + 2 * self._slow_s
         if self._now() - max(row.learned_at, self._ledger.paused_s.get(_worker(write.sender), 0.0)) > most:

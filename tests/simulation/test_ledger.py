@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from tests.simulation.beliefs import counts_from
+from tests.simulation.beliefs import Beliefs, counts_from
 from tests.simulation.checkers import RECOVERED_S, Ledger, Violation
 from tests.twins.dynamo import Applied
 
@@ -204,3 +204,13 @@ def test_a_repeated_take_that_its_first_attempt_refuses_counts_from_that(ledger:
     ledger.applied(Applied(1.0, "w1#1", "UpdateItem", "t", _written(0, 0.0, "w2").after, _written(1, 1.0).after), 1.0)
     ledger.beliefs.refused("w1#1", SHARD)
     assert ledger.believed_from("w1#1", SHARD) == 1.0
+
+
+def test_a_take_of_a_row_that_was_given_by_hand_counts_although_its_answer_is_lost() -> None:
+    beliefs = Beliefs(10.0)
+    beliefs.applied("w#1", "k", 100.0, is_take=False)
+    beliefs.refused("w#1", "k")
+    assert beliefs.since("w#1", "k") == 100.0
+    beliefs.applied("w#1", "k", 105.0, is_take=False)
+    beliefs.refused("w#1", "k")
+    assert beliefs.since("w#1", "k") == 100.0, "a renewal without an answer counts for nothing"
