@@ -77,7 +77,7 @@ def test_a_lock_has_the_versions_of_the_constraints(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("system", ["linux", "darwin"])
 def test_what_the_locked_packages_need_is_locked_too(python: str, system: str) -> None:
     environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": system, "extra": ""}

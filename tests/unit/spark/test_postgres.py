@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -148,7 +149,7 @@ NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=
 def test_whatever_a_column_is_called_it_is_a_name_and_nothing_else(data) -> None:
     """SQLite reads the same quotes, but knows no ADD COLUMN IF NOT EXISTS."""
     names = data.draw(st.lists(NAMES | st.sampled_from(ODD_NAMES), min_size=1, max_size=5, unique_by=str.casefold))
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         table, stage = TableName("main", "'; --\"`"), TableName("main", "s")
         database.execute(create(table, [f"{quoted(name)} text" for name in names]))
         added = add_column(table, Column("mld_added", "text"))
