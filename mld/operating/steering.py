@@ -44,7 +44,7 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
     lease = view.lease
     if lease.actual_owner == target and lease.checkpoint_owner is None:
         raise ActRefusedError(f"{lease.key} belongs to {target} already")
-    change = _move_to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
+    change = _move_to(lease, target, pinned_until_s=int(now_s) + PIN_S)
     kept = f"leaders of mld leave it there for {PIN_S // 60} minutes; a leader of Java may move it sooner"
     return ActPlan(f"move {lease.key} to {target}", (change,), (kept,))
 
@@ -275,7 +275,7 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
     _require_receivers(fleet, owners)
     moving = {lease.key: lease for lease in leases if lease.handoff_to is None}
     receivers = spread(moving.values(), _receivers(fleet, owners), leases_max)
-    changes = [_move_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items()) if key in receivers]
+    changes = [_move_to(lease, receivers[key]) for key, lease in sorted(moving.items()) if key in receivers]
     going = [lease for lease in leases if lease.handoff_to is not None]
     notes = [f"{lease.key} is on its way to {lease.handoff_to} already" for lease in going]
     if left := sorted(moving.keys() - receivers.keys()):
@@ -283,16 +283,18 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
     return changes, tuple(notes)
 
 
-def _move_to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
-    """Return a change that moves the lease to `target`; if its owner is not known to be dead, by a handoff."""
+def _move_to(lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
+    """Return a change that moves the lease to `target`, by a handoff if it has an owner.
+
+    An owner whose reports are late may still live, and only a watch for a lease duration would tell. If it is dead, the
+    handoff does no harm: the workers take the lease from it when they would anyway, the next owner first.
+    """
     if lease.handoff_to is not None:
         raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
-    owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)
-    if owner is not None and owner.is_alive is not False:
-        words, write = f"handed by {owner.worker} to {target}", writes.begin_handoff(lease, target)
+    if lease.owner is None:
+        words, write = f"nobody's, given to {target}", writes.assign_expired(lease, target)
     else:
-        whose = "nobody's" if lease.owner is None else f"of {lease.owner}, which is dead"
-        words, write = f"{whose}, given to {target}", writes.assign_expired(lease, target)
+        words, write = f"handed by {lease.owner} to {target}", writes.begin_handoff(lease, target)
     return Change(words, write if pinned_until_s is None else writes.pinned(write, pinned_until_s))
 
 

@@ -94,12 +94,17 @@ def test_a_living_owner_hands_the_shard_over_and_it_is_pinned() -> None:
     assert request_for(change)["ExpressionAttributeValues"][":pinnedUntil"] == {"N": str(NOW + PIN_S)}
 
 
-@pytest.mark.parametrize(("owner", "words"), [(None, "nobody's, given to b"), ("d", "of d, which is dead, given to b")])
-def test_a_shard_that_nobody_works_on_is_given(owner: str | None, words: str) -> None:
-    seen = fleet(lease(1, owner), reports=(report("b"), report("d", age_s=500)))
-    (change,) = plan_move(seen, "1", "b", is_3x=True, now_s=NOW).changes
-    assert change.words == words
+def test_a_shard_that_nobody_owns_is_given() -> None:
+    (change,) = plan_move(fleet(lease(1, None), reports=(report("b"),)), "1", "b", is_3x=True, now_s=NOW).changes
+    assert change.words == "nobody's, given to b"
     assert "#leaseCounter = :seen" in request_for(change)["ConditionExpression"]
+
+
+def test_a_shard_is_not_taken_from_a_worker_that_reports_late() -> None:
+    seen = fleet(lease(1, "d"), reports=(report("b"), report("d", age_s=500)))
+    (change,) = plan_move(seen, "1", "b", is_3x=True, now_s=NOW).changes
+    assert change.words == "handed by d to b"
+    assert "#checkpointOwner = :owner" in request_for(change)["UpdateExpression"]
 
 
 @pytest.mark.parametrize(
