@@ -280,14 +280,20 @@ async def test_a_swallowed_write_stops_no_looks_and_the_next_one_takes_the_lease
     await bed.until("s2", owners="a", within_s=BOUND_S + 0.2)
 
 
-@story
-async def test_the_leases_of_a_late_write_are_taken_and_its_owner_is_known_to_be_dead(bed: Bed) -> None:
+async def takes_late(bed: Bed) -> Worker:
+    """A worker that has just taken the lease of a silent one, and will get the answer only later."""
     await bed.leases(s1="w")
     a = Worker(bed, "a")
     bed.report("w")
     late = Fault(delay_after_s=2 * WRITES_WAIT_S)
     bed.fault = lambda sender, operation: late if (sender, operation) == ("a", "UpdateItem") else None
     await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
+    return a
+
+
+@story
+async def test_the_leases_of_a_late_write_are_taken_and_its_owner_is_known_to_be_dead(bed: Bed) -> None:
+    a = await takes_late(bed)
     assert a.deleted == []
     await CLOCK.sleep(2 * WRITES_WAIT_S + 0.1)
     assert a.deleted == ["w"]
@@ -295,12 +301,7 @@ async def test_the_leases_of_a_late_write_are_taken_and_its_owner_is_known_to_be
 
 @story
 async def test_an_owner_that_has_reported_before_a_late_answer_is_not_taken_for_dead(bed: Bed) -> None:
-    await bed.leases(s1="w")
-    a = Worker(bed, "a")
-    bed.report("w")
-    late = Fault(delay_after_s=2 * WRITES_WAIT_S)
-    bed.fault = lambda sender, operation: late if (sender, operation) == ("a", "UpdateItem") else None
-    await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
+    a = await takes_late(bed)
     await CLOCK.sleep(WRITES_WAIT_S)
     bed.report("w")
     await CLOCK.sleep(WRITES_WAIT_S + 0.1)
