@@ -48,7 +48,10 @@ class RegisteredConsumer:
         self._rules = settings
         self._arn = arn
         self._finding = asyncio.Lock()  # held while the consumer is looked for, so that only one reader does it
-        self._failure: StreamError | None = None  # the error of the last attempt, if that failed at `_failed_s`
+        self._failure: StreamError | None = None
+        """The error of the last attempt, if that failed at `_failed_s`. It is a copy without a traceback, whose frames
+        would keep the reader that asked, and its buffer, in memory.
+        """
         self._failed_s = 0.0
 
     async def arn(self) -> str:
@@ -102,7 +105,7 @@ class RegisteredConsumer:
         try:
             return await self._find_or_register()
         except StreamError as error:
-            self._failure, self._failed_s = error, self._clock.monotonic()
+            self._failure, self._failed_s = type(error)(str(error)), self._clock.monotonic()
             raise
 
     async def _find_or_register(self) -> str:

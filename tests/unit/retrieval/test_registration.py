@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -112,6 +115,22 @@ def test_many_readers_make_one_attempt() -> None:
         assert len(set(await asyncio.gather(*(consumer.arn() for _ in range(100))))) == 1
 
     assert registering(body).count(SUMMARY) == 2
+
+
+def test_an_attempt_that_failed_keeps_no_reader_in_memory() -> None:
+    async def body(fan_out: MemoryFanOut, consumer: RegisteredConsumer) -> None:
+        async def ask() -> weakref.ref[asyncio.Event]:
+            of_reader = asyncio.Event()
+            with suppress(errors.StreamUnavailableError):
+                await consumer.arn()
+            return weakref.ref(of_reader)
+
+        fan_out.fail(SUMMARY, errors.StreamUnavailableError("AccessDenied"))
+        kept = await ask()
+        gc.collect()
+        assert kept() is None
+
+    registering(body)
 
 
 def test_a_consumer_is_there_as_long_as_it_is_active() -> None:
