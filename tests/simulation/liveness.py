@@ -6,8 +6,8 @@ and late answers of the table, for the whole of its own bound: then it has seen 
 taken it.
 
 The bound is the lease duration and 2 s for a worker that looks often: in a fleet of up to three of ours that is each
-of them. One that looks once per lease duration is held to that (`Takeover.bound_s`). A lease that was given to a Java
-worker counts from then on, and has the time on top that Java may take to discover it.
+of them. One that looks once per lease duration is held to that (`Takeover.bound_s`). A free lease counts anew
+once it is given to a worker. One that was given to a Java worker has the time on top that Java may take to discover it.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Liveness:
         is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
         if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
             self._renewed[key] = now
+        if owner is not None and _actual_owner(write.before) is None:
+            self._renewed[key] = now  # whoever is given a free lease has its time from then on, and may be frozen
         if owner != _actual_owner(write.before) and self._is_java(_actual_owner(write.before)):
             self._renewed[key] = now  # until then it had the time of a Java worker
         if owner != _actual_owner(write.before) and self._is_java(owner):
