@@ -206,7 +206,7 @@ class EmbeddedServer:
                 response = self._modelled(call, request, empty=fault.empty)
             else:
                 response = await self._others.answer(call, request)
-                if call.service.name == STS:
+                if response is not None and call.service.name == STS:
                     self._accounts.learn(response.body)
         if fault.drop:
             peer.abort()

@@ -55,14 +55,19 @@ class OtherServices:
                 loop.call_soon_threadsafe(publish, events)
 
         self._changes = TableChanges(now, publish_on_loop)
+        self._is_closed = False
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
         self._apps: dict[str, WsgiApp] = {}
         self._importing = self._executor.submit(_import)
 
     def close(self) -> None:
+        self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, call: Call, request: HttpRequest) -> HttpResponse:
+    async def answer(self, call: Call, request: HttpRequest) -> HttpResponse | None:
+        """Return the answer; None if the server is closed, whose clients get none."""
+        if self._is_closed:
+            return None
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, call, request)
 
     async def expire(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from mld.local.embedded_server import EmbeddedServer, serve
+from mld.local.http import HttpConnection, HttpRequest
+from mld.local.http2 import Http2Connection
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 
@@ -241,6 +244,16 @@ def test_each_answer_has_one_date_which_is_that_of_this_machine_as_aws_s_have(aw
         date = answered["ResponseMetadata"]["HTTPHeaders"]["date"]
         assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 60.0
     tables.close()
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_comes_as_the_server_ends_gets_no_answer(server: EmbeddedServer) -> None:
+    headers = {"host": "localhost", "x-amz-target": "DynamoDB_20120810.ListTables"}
+    gone = HttpConnection(server.handle, set(), Http2Connection)
+    answering = server.handle(HttpRequest("POST", "/", headers, b"{}", "127.0.0.1"), gone)
+    assert inspect.iscoroutine(answering)
+    await server.close()
+    await answering
 
 
 def test_calls_are_counted_by_operation(aws: EmbeddedAws, kinesis: Any) -> None:
