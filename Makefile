@@ -215,6 +215,11 @@ MINUTES ?= 30
 soak-fleet: $(DEV)
 	$(BIN)/python -m tests.soak.fleet --minutes $(MINUTES) $(SOAK_ARGS)
 
+# A daemon whose port and control socket are flooded, while probes and commands have to be answered: make soak-floods MINUTES=30
+.PHONY: soak-floods
+soak-floods: $(DEV)
+	$(BIN)/python -m tests.soak.floods --minutes $(MINUTES) $(SOAK_ARGS)
+
 # The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
 conformance-aws: $(DEV)
 	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws $(PYTEST_ARGS)
