@@ -189,12 +189,6 @@ def test_a_worker_that_tells_its_lag_is_no_java_worker() -> None:
     assert "all run mld" in {one.words for one in findings.rows_findings(FleetSight(fleet=status))}
 
 
-def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
-    half = Lease("a", TRIM_HORIZON, owner=None, hash_range=HashRange(0, 5))
-    assert healths(rows([half], None))["lease rows"] is Health.FAIL
-    assert healths(rows([half], None, corrupt=(("x", "why"),)))["lease rows"] is Health.FAIL
-
-
 def test_a_machine_that_is_too_small_for_all_shards_warns() -> None:
     limits = {None: Health.OK, 600: Health.WARN, 700: Health.OK}
     assert {files: findings.files_finding(100, 1, files).health for files in limits} == limits

@@ -91,10 +91,6 @@ def test_records_that_left_the_stream_are_named():
     assert f"Kinesis has no records any more of {sid(9)}" in plan.notes
 
 
-def test_what_is_restored_is_left_alone_the_next_time():
-    assert planned(saved(row(0, 11), row(3, 12)), row(0, 11), row(3, 12)) == {}
-
-
 def test_a_file_is_read_back_and_a_damaged_row_is_named(tmp_path: Path) -> None:
     lock = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}}
     write_backup(tmp_path / "good", HEADER, [stored(row(3, 12)), lock])

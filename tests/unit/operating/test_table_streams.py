@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from mld.aws.dynamo_streams import DynamoDBStreams
-from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON
 from mld.core.streams import HashRange, StreamKind
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.operating.application import Application, application_with
+from mld.operating.application import application_with
+from mld.operating.plan import ActRefusedError
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import resolve
+from mld.operating.resetting import Reset, resolve
 from mld.retrieval.rawbody import page_of
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
@@ -34,8 +36,8 @@ class ChangesApplication:
         self.settings = settings_of(streamName="", streamArn=self.arn)
         self.dynamo = MemoryDynamo(self.clock)
         streams = DynamoDBStreams(self.service, self.clock, stream_arn=self.arn, page_of=page_of)
-        app = application_with(self.settings, self.dynamo.client("operator"), streams, self.clock)
-        self.app: Application = replace(app, kind=StreamKind.DYNAMODB)
+        self.app = application_with(self.settings, self.dynamo.client("operator"), streams, self.clock)
+        assert self.app.kind is StreamKind.DYNAMODB
 
     async def fill(self) -> tuple[str, str]:
         """The parent and the child."""
@@ -58,11 +60,30 @@ class ChangesApplication:
         return {key: row["checkpoint"]["S"] for key, row in rows.items() if "checkpoint" in row}
 
 
+async def reset(world: ChangesApplication, point: Point, shard: str | None = None) -> Reset:
+    return await resolve(world.app, (await world.app.require_table()).table, point, shard)
+
+
 @virtual
 async def test_the_stream_is_read_again_from_its_beginning() -> None:
     world = ChangesApplication()
     parent, _ = await world.fill()
-    seen = await world.app.require_table()
-    reset = await resolve(world.app, seen.table, Point(PointKind.TRIM_HORIZON), None)
-    await world.app.carry_out(reset.plan, lambda _: None, seen)
+    wanted = await reset(world, Point(PointKind.TRIM_HORIZON))
+    await world.app.carry_out(wanted.plan, lambda _: None, await world.app.require_table())
     assert world.places() == {parent: "TRIM_HORIZON"}, "the child's lease comes with the end of its parent"
+
+
+@virtual
+async def test_open_shards_are_read_from_now_on() -> None:
+    world = ChangesApplication()
+    _, child = await world.fill()
+    assert dict((await reset(world, Point(PointKind.LATEST))).positions) == {child: LATEST}
+
+
+@pytest.mark.parametrize("of_one_shard", [False, True])
+@virtual
+async def test_a_time_is_refused(of_one_shard: bool) -> None:
+    world = ChangesApplication()
+    parent, _ = await world.fill()
+    with pytest.raises(ActRefusedError, match=r"cannot be read from a time on: reset to trim-horizon or latest"):
+        await reset(world, Point(PointKind.TIME, time_s=1_795_422_000.0), parent if of_one_shard else None)
