@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -116,14 +116,16 @@ async def started() -> tuple[MemoryDynamo, Worker]:
 
 
 class FaultPlan:
-    """Faults for the next requests of chosen operations of one sender; `always` for all of them until cleared."""
+    """Faults for the next requests among `operations` of one sender; `always` for all of them until cleared."""
 
-    def __init__(self, dynamo: MemoryDynamo, sender: str | None = None) -> None:
+    def __init__(
+        self, dynamo: MemoryDynamo, sender: str | None = None, operations: Collection[str] = ("UpdateItem",)
+    ) -> None:
         dynamo.faults = self
         self._sender = sender
         self._next: list[Fault | None] = []
         self.always: Fault | None = None
-        self.when: Callable[[str, Mapping[str, Any]], bool] = lambda operation, _: operation == "UpdateItem"
+        self.when: Callable[[str, Mapping[str, Any]], bool] = lambda operation, _: operation in operations
 
     def next(self, *faults: Fault | None) -> None:
         self._next.extend(faults)

@@ -209,8 +209,7 @@ async def test_pending_rows_are_polled_on_while_the_index_and_the_reads_fail() -
     async with f.running():
         await asyncio.sleep(0.2)
         f.index.listed = TableUnavailableError("no index today")
-        plan = FaultPlan(f.dynamo, "me")
-        plan.when = lambda operation, _: operation == "GetItem"
+        plan = FaultPlan(f.dynamo, "me", ["GetItem"])
         plan.always = lost_reply()
         assert await f.other.keeper.give_away("a", token)
         await asyncio.sleep(3)
@@ -224,8 +223,7 @@ async def test_an_error_costs_one_period(caplog: pytest.LogCaptureFixture) -> No
     f = await fleet()
     await f.assigned("a", "b")
     f.index.listed = TableUnavailableError("no index today")
-    plan = FaultPlan(f.dynamo, "me")
-    plan.when = lambda operation, _: operation == "GetItem"
+    plan = FaultPlan(f.dynamo, "me", ["GetItem"])
     plan.next(lost_request())
     async with f.running():
         await asyncio.sleep(0.1)
@@ -246,8 +244,7 @@ async def test_a_thousand_assigned_leases_are_read_a_few_at_a_time() -> None:
     keys = [f"shardId-{number:012d}" for number in range(1000)]
     await f.assigned(*keys)
     f.index.listed = tuple(keys)
-    plan = FaultPlan(f.dynamo, "me")
-    plan.when = lambda operation, _: operation in ("GetItem", "UpdateItem")
+    plan = FaultPlan(f.dynamo, "me", ["GetItem", "UpdateItem"])
     plan.always = Fault(delay_after_s=0.005)
     most = under_way = 0
     get = f.table.get

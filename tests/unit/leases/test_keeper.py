@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from dataclasses import replace
 
 import pytest
@@ -70,20 +69,6 @@ async def test_a_timer_that_fires_early_does_not_make_the_renewal_spin() -> None
     async with running(me):
         await asyncio.sleep(3 * INTERVAL_S - 0.1)
     assert counter_of(dynamo, "a") == 1 + 3
-
-
-@virtual
-async def test_a_lease_taken_by_another_is_lost_at_the_next_renewal() -> None:
-    dynamo, me = await started()
-    thief = Worker(dynamo, "thief")
-    (held,) = await me.hold("a")
-    async with running(me):
-        await asyncio.sleep(0.1)
-        await thief.hold("a")
-        assert me.keeper.is_held("a", held.token)
-        await asyncio.sleep(INTERVAL_S)
-        assert not me.keeper.is_held("a", held.token)
-    assert me.changes == 2
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled()])
@@ -266,23 +251,6 @@ async def test_a_checkpoint_waits_while_its_holding_is_suspended_and_is_not_sent
 
 
 @virtual
-async def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    dynamo, me = await started()
-    twin = Worker(dynamo, "twin", worker_id="me")
-    await me.hold("a")
-    row = await twin.row("a")
-    assert await twin.keeper.resumer.reacquire([row]) == ("a",)
-    async with running(me, twin):
-        await asyncio.sleep(3 * INTERVAL_S)
-    assert [set(me.keeper.held()), set(twin.keeper.held())] == [set(), {"a"}]
-    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(errors) == 1
-    assert "another process with worker id me" in errors[0].getMessage()
-
-
-@virtual
 async def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() -> None:
     dynamo, me = await started()
     twin = Worker(dynamo, "twin", worker_id="me")
@@ -387,16 +355,6 @@ async def test_a_cancelled_checkpoint_leaves_an_unknown_write_that_is_recovered(
     assert me.keeper.is_held("a", held.token)
     assert me.keeper.held()["a"].lease.checkpoint == LATER
     assert "another process" not in caplog.text
-
-
-@virtual
-async def test_a_stolen_lease_refuses_the_checkpoint() -> None:
-    dynamo, me, held = await holding()
-    await Worker(dynamo, "thief").hold("a")
-    with pytest.raises(LeaseLostError, match="belongs to thief"):
-        await me.keeper.checkpoint("a", held.token, LATER)
-    assert me.keeper.held() == {}
-    assert attribute(dynamo, "a", "checkpoint") == "TRIM_HORIZON"
 
 
 @virtual

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,9 +15,8 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.own_writes import OPEN_MAX
 from mld.leases.resumer import oldest_share
-from mld.leases.taker import LeaseTaker
 from mld.leases.validity import SUSPENDED_DURATIONS
-from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
+from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.unit.leases.support import (
     DURATION_S,
     INTERVAL_S,
@@ -31,6 +31,20 @@ from tests.unit.leases.support import (
 from tests.virtual_time import virtual
 
 # --- lapsed leases
+
+
+@asynccontextmanager
+async def lapsed(fault: Fault, for_s: float = DURATION_S + 1) -> AsyncIterator[tuple[MemoryDynamo, Worker, FaultPlan]]:
+    """A worker that runs and has held `a`, until all its writes got this fault for so long. They still do."""
+    dynamo, me = await started()
+    await me.hold("a")
+    plan = FaultPlan(dynamo, "me")
+    async with running(me):
+        await asyncio.sleep(0.1)  # the first renewal
+        plan.always = fault
+        await asyncio.sleep(for_s)
+        assert me.keeper.held() == {}
+        yield dynamo, me, plan
 
 
 @pytest.mark.parametrize("fault", [throttled(), lost_request(), lost_reply()], ids=["throttled", "lost", "no reply"])
@@ -124,29 +138,19 @@ async def test_a_late_answer_to_another_try_does_not_bring_back_a_lease_that_was
 
 @virtual
 async def test_the_taker_leaves_a_lapsed_lease_to_the_keeper() -> None:
-    dynamo, me = await started()
-    await me.hold("a")
-    taker: LeaseTaker = me.taker
-    await taker.take_once()
-    plan = FaultPlan(dynamo)
-    async with running(me):
-        plan.always = throttled()
+    async with lapsed(throttled()) as (_, me, plan):
+        await me.taker.take_once()  # it sees the counter for the first time
         await asyncio.sleep(DURATION_S + 1)
         plan.always = None
-        assert await taker.take_once() == ()
+        assert await me.taker.take_once() == ()
         await asyncio.sleep(INTERVAL_S)
         assert set(me.keeper.held()) == {"a"}
 
 
 @virtual
 async def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
-    dynamo, me = await started()
-    other = Worker(dynamo, "other")
-    await me.hold("a")
-    plan = FaultPlan(dynamo, "me")
-    async with running(me):
-        plan.always = throttled()
-        await asyncio.sleep(DURATION_S + 1)
+    async with lapsed(throttled()) as (dynamo, me, plan):
+        other = Worker(dynamo, "other")
         row = await other.row("a")
         assert isinstance(await other.table.apply(writes.take(row, "other")), Lease)
         plan.always = None
@@ -159,13 +163,8 @@ async def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
 
 @virtual
 async def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.LogCaptureFixture) -> None:
-    dynamo, me = await started()
-    leader = Worker(dynamo, "leader")
-    await me.hold("a")
-    plan = FaultPlan(dynamo, "me")
-    async with running(me):
-        plan.always = lost_request()
-        await asyncio.sleep(DURATION_S + 1)
+    async with lapsed(lost_request()) as (dynamo, me, plan):
+        leader = Worker(dynamo, "leader")
         row = await leader.row("a")
         assert isinstance(await leader.table.apply(writes.assign_expired(row, "me")), Lease)
         plan.always = None
@@ -178,14 +177,8 @@ async def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.
 
 @virtual
 async def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_comes_back_to_be_handed_over() -> None:
-    dynamo, me = await started()
-    leader = Worker(dynamo, "leader")
-    await me.hold("a")
-    plan = FaultPlan(dynamo, "me")
-    async with running(me):
-        await asyncio.sleep(0.1)
-        plan.always = lost_reply()
-        await asyncio.sleep(DURATION_S + INTERVAL_S)
+    async with lapsed(lost_reply(), DURATION_S + INTERVAL_S) as (dynamo, me, plan):
+        leader = Worker(dynamo, "leader")
         row = await leader.row("a")
         assert isinstance(await leader.table.apply(writes.begin_handoff(row, "leader")), Lease)
         plan.always = None
@@ -199,12 +192,7 @@ async def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_comes_back_
 
 @virtual
 async def test_a_worker_that_stops_brings_nothing_back() -> None:
-    dynamo, me = await started()
-    await me.hold("a")
-    plan = FaultPlan(dynamo)
-    async with running(me):
-        plan.always = throttled()
-        await asyncio.sleep((1 + SUSPENDED_DURATIONS) * DURATION_S + 1)
+    async with lapsed(throttled(), (1 + SUSPENDED_DURATIONS) * DURATION_S + 1) as (_, me, plan):
         me.keeper.resumer.close()
         plan.always = None
         await asyncio.sleep(2 * DURATION_S)

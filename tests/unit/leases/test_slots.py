@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -94,6 +95,19 @@ async def ask(slots: Slots, took_s: float) -> None:
         await asyncio.sleep(took_s)
 
 
+@contextlib.asynccontextmanager
+async def asked_all_the_time(slots: Slots, by: int, took_s: Callable[[], float]) -> AsyncIterator[None]:
+    async def keep_asking() -> None:
+        while True:
+            await ask(slots, took_s())
+
+    asking = [asyncio.create_task(keep_asking()) for _ in range(by)]
+    yield
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+
+
 @virtual
 async def test_requests_that_nobody_answers_give_their_slots_away_and_others_keep_theirs() -> None:
     slots = Slots(SIZE, LATE_S)
@@ -108,46 +122,26 @@ async def test_requests_that_nobody_answers_give_their_slots_away_and_others_kee
     await asyncio.wait_for(ask(slots, 1), 1.5)
     for task in (*silent, *more):
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    await asyncio.gather(*silent, *more, return_exceptions=True)
 
 
 @virtual
 async def test_room_is_doubled_while_answers_come_no_later_and_given_back_when_they_are_quick_again() -> None:
-    slots = Slots(SIZE, LATE_S)
-    took_s = 2.0
-    waiting = 10 * SIZE
-
-    async def keep_asking() -> None:
-        while True:
-            await ask(slots, took_s)
-
-    asking = [asyncio.create_task(keep_asking()) for _ in range(waiting)]
-    await asyncio.sleep(60)
-    assert waiting <= slots.room <= 4 * waiting
-    took_s = 0.01
-    await asyncio.sleep(10)
-    assert slots.room == SIZE
-    for task in asking:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    slots, took_s, waiting = Slots(SIZE, LATE_S), 2.0, 10 * SIZE
+    async with asked_all_the_time(slots, waiting, lambda: took_s):
+        await asyncio.sleep(60)
+        assert waiting <= slots.room <= 4 * waiting
+        took_s = 0.01
+        await asyncio.sleep(10)
+        assert slots.room == SIZE
 
 
 @virtual
 async def test_room_has_a_bound() -> None:
     slots = Slots(SIZE, LATE_S)
-
-    async def keep_asking() -> None:
-        while True:
-            await ask(slots, 2.0)
-
-    asking = [asyncio.create_task(keep_asking()) for _ in range(3 * ROOM_MAX)]
-    await asyncio.sleep(100)
-    assert slots.room == ROOM_MAX
-    for task in asking:
-        task.cancel()
-    await asyncio.gather(*asking, return_exceptions=True)
+    async with asked_all_the_time(slots, 3 * ROOM_MAX, lambda: 2.0):
+        await asyncio.sleep(100)
+        assert slots.room == ROOM_MAX
 
 
 @virtual

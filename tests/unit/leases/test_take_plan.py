@@ -154,11 +154,6 @@ def test_leases_become_very_old_after_three_durations(age_s: float, taken: int) 
     assert len(decision.choices) == taken, "the very old ones are taken beyond the target"
 
 
-def test_very_old_leases_are_taken_beyond_the_target_up_to_the_maximum() -> None:
-    decision = plan(fleet(free=9, bar=1), taking(duration_s=DURATION_S, held_max=6))
-    assert len(decision.choices) == 6
-
-
 def test_beside_very_old_leases_the_merely_expired_are_taken_up_to_the_target_in_the_same_pass() -> None:
     """Java takes the one new lease and comes back for the dead worker's one period later."""
     decision = plan(fleet(free=1, dead=5, bar=4), ages={"dead": 11.0})

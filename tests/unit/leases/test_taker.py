@@ -29,14 +29,6 @@ async def table_with(*keys: str, **options: Any) -> tuple[MemoryDynamo, Worker]:
 
 
 @virtual
-async def test_new_leases_are_taken_and_held_in_one_pass() -> None:
-    dynamo, me = await table_with("a", "b", "c")
-    taken = await me.taker.take_once()
-    assert set(taken) == {"a", "b", "c"} == set(me.keeper.held())
-    assert attribute(dynamo, "b", "leaseOwner") == "me"
-
-
-@virtual
 async def test_a_scan_made_elsewhere_is_used() -> None:
     dynamo, me = await table_with("a")
     scan = await me.table.scan()
@@ -208,24 +200,6 @@ async def test_a_failed_pass_does_not_end_the_loop() -> None:
     assert "a" in me.keeper.held()
     assert failed_scans <= 4  # 1, 2, 4 s apart
     loop.cancel()
-
-
-@virtual
-async def test_a_fleet_shares_leases_and_takes_over_from_the_dead_within_three_periods() -> None:
-    dynamo, first = await table_with(*(f"s{number:02}" for number in range(12)))
-    workers = [first, *(Worker(dynamo, f"w{number}", seed=number) for number in range(2))]
-    loops = [[asyncio.create_task(part.run()) for part in (w.keeper, w.taker)] for w in workers]
-    await asyncio.sleep(12 * PERIOD_S)
-    assert [len(worker.keeper.held()) for worker in workers] == [4, 4, 4]
-
-    for task in loops[0]:
-        task.cancel()
-    await asyncio.sleep(3 * PERIOD_S)
-    living = [set(worker.keeper.held()) for worker in workers[1:]]
-    assert len(living[0] | living[1]) == 12
-    assert not living[0] & living[1]
-    for task in loops[1] + loops[2]:
-        task.cancel()
 
 
 @virtual

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mld.core.positions import SHARD_END, Position
-from mld.core.streams import HashRange
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseWrite, Overtaken, Refusal
+from mld.leases.table import Overtaken, Refusal
 from mld.leases.write_request import request_of
 
 AT = Position("100")
@@ -63,93 +61,6 @@ def test_owner_switches_count_as_java_counts(
     seen = row(owner=owner, checkpoint_owner=checkpoint_owner)
     assert writes.is_owner_switch(seen, new_owner) is is_switch
     assert ("ADD" in request_of(writes.take(seen, new_owner))[1]["UpdateExpression"]) is is_switch
-
-
-HELD_BY_ME = (
-    "#leaseCounter = :seen AND ((#leaseOwner = :me AND attribute_not_exists(#checkpointOwner))"
-    " OR (#checkpointOwner = :me AND #leaseOwner <> :me))"
-)
-NO_PREPARED_ONE = "#pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
-FREE = Lease("shardId-7", AT, counter=118)
-
-
-@pytest.mark.parametrize(
-    ("write", "operation", "condition", "update"),
-    [
-        (writes.renew(MINE), "UpdateItem", HELD_BY_ME, "SET #leaseCounter = :next"),
-        (
-            writes.renew(replace(MINE, heartbeat="epoch", throughput_kbps=1.5)),
-            "UpdateItem",
-            HELD_BY_ME,
-            "SET #leaseCounter = :next, #throughputKBps = :throughput REMOVE #mldHeartbeat",
-        ),
-        (
-            writes.checkpoint(MINE, LATER),
-            "UpdateItem",
-            HELD_BY_ME + " AND #checkpoint <> :shardEnd",
-            "SET #leaseCounter = :next, #checkpoint = :checkpoint, #checkpointSubSequenceNumber = :sub,"
-            f" #ownerSwitchesSinceCheckpoint = :zero REMOVE {NO_PREPARED_ONE}",
-        ),
-        (
-            writes.take(MINE, "other"),
-            "UpdateItem",
-            "#leaseCounter = :seen",
-            "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner"
-            " ADD #ownerSwitchesSinceCheckpoint :one",
-        ),
-        (
-            writes.begin_handoff(MINE, "next"),
-            "UpdateItem",
-            "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)",
-            "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner",
-        ),
-        (
-            writes.assign(HANDED, "next"),
-            "UpdateItem",
-            "#leaseKey = :key AND #leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
-            "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one",
-        ),
-        (
-            writes.assign_expired(FREE, "me"),
-            "UpdateItem",
-            "#leaseKey = :key AND attribute_not_exists(#leaseOwner) AND attribute_not_exists(#checkpointOwner)"
-            " AND #leaseCounter = :seen",
-            "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one",
-        ),
-        (
-            writes.release(MINE),
-            "UpdateItem",
-            "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)",
-            "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one",
-        ),
-        (
-            writes.release(HANDED),
-            "UpdateItem",
-            "#leaseKey = :key AND #leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
-            "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one",
-        ),
-        (writes.create(Lease("a", AT)), "PutItem", "attribute_not_exists(#leaseKey)", None),
-        (
-            writes.record_children("a", frozenset({"b"})),
-            "UpdateItem",
-            "#leaseKey = :key",
-            "SET #childShardIds = :children",
-        ),
-        (
-            writes.fill_hash_range("a", HashRange(0, 5)),
-            "UpdateItem",
-            "#leaseKey = :key AND (attribute_not_exists(#startingHashKey) OR attribute_not_exists(#endingHashKey))",
-            "SET #startingHashKey = :start, #endingHashKey = :end",
-        ),
-        (writes.delete_completed("a"), "DeleteItem", "#checkpoint = :shardEnd", None),
-    ],
-    ids=lambda value: value.verb if isinstance(value, LeaseWrite) else "",
-)
-def test_each_write_is_the_expression_that_kcl_writes(
-    write: LeaseWrite[Any], operation: str, condition: str, update: str | None
-) -> None:
-    found, request = request_of(write)
-    assert (found, request["ConditionExpression"], request.get("UpdateExpression")) == (operation, condition, update)
 
 
 def test_a_write_of_a_shard_among_several_streams_goes_to_its_row_there() -> None:
