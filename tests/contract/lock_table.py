@@ -133,6 +133,9 @@ class LockTableContract:
         touched = DamagedLock(dict(damaged.attributes) | {"leaseDuration": {"S": "touched"}}, "")
         refusal = await lock_table.claim(touched, "w-2", "v2")
         assert refusal == Refused(damaged)
+        await rows.put(self.raw(key))
+        assert await lock_table.claim(damaged, "w-2", "v2") == Refused(LockRow("w-1", 120.0, "v1")), "it was mended"
+        await rows.put(self.raw(key, **damage))
         assert await lock_table.claim(damaged, "w-2", "v2") is None
         assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
 
