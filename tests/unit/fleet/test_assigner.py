@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 
-from mld.core.clock import LoopClock
 from mld.core.periods import LOOK_PERIOD_S
 from mld.core.positions import TRIM_HORIZON
-from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import HOLD_OFF_JITTER_S, HOLD_OFF_S, Assigner
 from mld.fleet.assign.fleet_load import Why
 from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S
@@ -29,23 +27,15 @@ from mld.fleet.report.reports import WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseWrite
 from mld.leases.table_view import TableView
 from mld.properties.values import AssignmentStrategy
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
+from tests.twins.streams import VirtualClock
 from tests.unit.leases.support import TABLE, FaultPlan, attribute, counter_of, new_dynamo
 from tests.virtual_time import run_virtual, virtual
 
-
-class WallClock(LoopClock):
-    """Wall time that goes with virtual time."""
-
-    def wall(self) -> float:
-        return 1_000_000.0 + self.monotonic()
-
-
-CLOCK = WallClock()
+CLOCK = VirtualClock()
 
 
 class Leader:
@@ -85,11 +75,8 @@ class Bed:
         self.settings = rules(**settings)
         self.membership = FleetMembership("me", self.settings)
         self.views = TableView(self.table, CLOCK)
-        self.assigner = self.assigner_of(self.table)
-
-    def assigner_of(self, table: Any) -> Assigner:
-        return Assigner(
-            table,
+        self.assigner = Assigner(
+            self.table,
             self.views,
             "me",
             CLOCK,
@@ -178,7 +165,7 @@ async def test_a_swallowed_write_holds_up_no_run_and_is_no_failure() -> None:
     assert report is not None
     assert [move.lease.key for move in report.plan.moves] == swallowed
     assert None not in it.owners(("s1", "s2")).values()
-    it.assigner._writer.close()
+    it.assigner.close()
 
 
 @virtual
@@ -308,8 +295,7 @@ async def test_a_slow_scan_does_not_make_leases_look_expired() -> None:
     await it.leases({"s1": "other"})
     await it.assigner.run_once()
     await CLOCK.sleep(9.0)
-    plan = FaultPlan(it.dynamo)
-    plan.when = lambda operation, _: operation == "Scan"
+    plan = FaultPlan(it.dynamo, operations=["Scan"])
     plan.next(Fault(delay_after_s=2.0))
     await it.assigner.run_once()
     assert it.owners(["s1"]) == {"s1": "other"}
@@ -385,8 +371,7 @@ async def test_an_unknown_outcome_fails_the_run_after_all_writes() -> None:
 async def test_three_failed_runs_in_a_row_end_the_leadership_and_start_the_count_anew() -> None:
     it = await bed()
     it.report("me")
-    plan = FaultPlan(it.dynamo)
-    plan.when = lambda operation, _: operation == "Scan"
+    plan = FaultPlan(it.dynamo, operations=["Scan"])
     plan.always = lost_request()
     for _ in range(2):
         await it.assigner.run_once()
@@ -408,8 +393,7 @@ async def test_three_failed_runs_in_a_row_end_the_leadership_and_start_the_count
 async def test_each_load_is_tried_twice() -> None:
     it = await bed()
     it.report("me")
-    plan = FaultPlan(it.dynamo)
-    plan.when = lambda operation, _: operation == "Scan"
+    plan = FaultPlan(it.dynamo, operations=["Scan"])
     plan.next(lost_request())
     assert await it.assigner.run_once() is not None
     assert it.leader.stepped_down == []
@@ -520,51 +504,6 @@ async def test_what_was_given_at_the_start_is_not_handed_on_by_the_first_run_of_
         await CLOCK.sleep(6.0)
     running.cancel()
     assert "you" in it.owners(keys).values(), "the first scheduled run balances"
-
-
-@virtual
-async def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
-    it = await bed()
-    it.report("me", "dead", "other")
-    await it.leases({"s3": "me", "s4": "other"})
-    await it.assigner.run_once()
-    await CLOCK.sleep(2.0)
-    it.membership.exclude_dead("dead", CLOCK.wall())
-
-    await it.leases({"s5": None, "s6": None, "s7": None})
-    report = await it.assigner.run_once(early=True)
-    assert report is not None
-    assert report.plan.workers == 2
-    assert "dead" not in it.owners(["s5", "s6", "s7"]).values()
-    await CLOCK.sleep(3.0)
-    it.report("dead")
-    await it.leases({"s8": None})
-    await it.assigner.run_once(early=True)
-    assert it.owners(["s8"]) == {"s8": "dead"}  # it has the least
-
-
-@virtual
-async def test_many_moves_are_written_a_few_at_a_time() -> None:
-    it = await bed()
-    it.report("me", "java")
-    await it.leases({f"s{number:03d}": None for number in range(200)})
-    under_way = most = 0
-
-    class Slow:
-        async def apply(self, write: LeaseWrite[Any]) -> Any:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            await CLOCK.sleep(0.01)
-            under_way -= 1
-            return await it.table.apply(write)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(it.table, name)
-
-    report = await it.assigner_of(Slow()).run_once()
-    assert report is not None
-    assert (report.moved, most) == (200, CALLS_CONCURRENT_MAX)
 
 
 @pytest.mark.parametrize("strategy", AssignmentStrategy)

@@ -227,10 +227,6 @@ def test_nobody_there_means_everything_spills() -> None:
     assert (plan.moves, plan.spillover) == ((), 2)
 
 
-def test_no_leases_means_no_moves() -> None:
-    assert decide([], plain("a")).moves == ()
-
-
 @pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
 @pytest.mark.parametrize("count", [8, 12, 64, 100])
 def test_a_new_application_is_dealt_evenly(count: int, by: Callable[..., object]) -> None:
@@ -433,13 +429,6 @@ def test_the_count_decider_assigns_and_evens_out() -> None:
     assert targets(plan)["u"] == "c"
     assert Counter(targets(plan).values()) == {"b": 2, "c": 2}
     assert plan.count(Why.BALANCE) == 3
-
-
-def test_the_count_decider_never_exceeds_the_cap() -> None:
-    leases = [lease(f"u{number}") for number in range(10)]
-    plan = decide(leases, plain("a", "b"), by=decide_by_count, settings=rules(held_max=3))
-    assert Counter(targets(plan).values()) == {"a": 3, "b": 3}
-    assert plan.spillover == 4
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -27,13 +26,13 @@ from mld.fleet.leader.shuffle_election import FIRST_REELECTION_S, NO_OWNERS_RECH
 from mld.leases.rows import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled
+from tests.unit.leases.support import FaultPlan
 from tests.virtual_time import run_virtual, virtual
 
 LEASES = Place("app", LEASE_TABLE_KEY)
 LEGACY = Place("app-CoordinatorState", COORDINATOR_TABLE_KEY)
 
 ASK_S = 1.0  # Java's scheduler asks once a second
-WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 
 
 class Gate:
@@ -128,25 +127,6 @@ class Elector:
         self.gate.shut()
 
 
-class Faults:
-    """Faults for the next requests of one sender that are among `operations`."""
-
-    def __init__(self, dynamo: MemoryDynamo, sender: str, operations: Iterable[str] = WRITES) -> None:
-        dynamo.faults = self
-        self._sender = sender
-        self._operations = tuple(operations)
-        self._next: list[Fault | None] = []
-        self.always: Fault | None = None
-
-    def next(self, *faults: Fault | None) -> None:
-        self._next.extend(faults)
-
-    def __call__(self, sender: str, operation: str, _: Mapping[str, Any]) -> Fault | None:
-        if sender != self._sender or operation not in self._operations:
-            return None
-        return self._next.pop(0) if self._next else self.always
-
-
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -178,17 +158,6 @@ async def poll(elector: Elector, seconds: float) -> float | None:
 
 
 # --- the lock: winning, holding, following
-
-
-@virtual
-async def test_the_first_leads_and_the_second_does_not() -> None:
-    dynamo = await world()
-    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
-    assert await a.leads()
-    assert not await b.leads()
-    assert owner(dynamo) == "a"
-    assert a.changes == [(0.0, True)]
-    assert b.changes == []
 
 
 @virtual
@@ -318,7 +287,7 @@ def foreign_row(**changes: Any) -> dict[str, Any]:
 @virtual
 async def test_a_claim_without_an_answer_is_no_leadership_until_it_is_recognized() -> None:
     dynamo = await world()
-    Faults(dynamo, "a", ["PutItem"]).next(lost_reply())
+    FaultPlan(dynamo, "a", ["PutItem"]).next(lost_reply())
     a = Elector(dynamo, "a")
     assert not await a.leads()
     assert owner(dynamo) == "a"
@@ -334,7 +303,7 @@ async def test_a_claim_without_an_answer_is_no_leadership_until_it_is_recognized
 @virtual
 async def test_an_unreachable_table_has_no_leader_and_raises_nothing() -> None:
     dynamo = await world()
-    Faults(dynamo, "a", ["GetItem"]).always = lost_request()
+    FaultPlan(dynamo, "a", ["GetItem"]).always = lost_request()
     a = Elector(dynamo, "a")
     assert await poll(a, 300) is None
     assert len(calls(dynamo, "a")) == 10
@@ -356,7 +325,7 @@ async def test_a_renewal_without_an_answer_is_tried_again_soon_and_may_be_what_r
     dynamo = await world()
     a = Elector(dynamo, "a")
     assert await a.leads()
-    Faults(dynamo, "a", ["UpdateItem"]).next(lost_reply())
+    FaultPlan(dynamo, "a", ["UpdateItem"]).next(lost_reply())
     await asyncio.sleep(LEADER_HEARTBEAT_S + HEARTBEAT_RETRY_S + 0.1)
     assert calls(dynamo, "a").count("UpdateItem") == 2
     await asyncio.sleep(LEASE_S)
@@ -369,13 +338,13 @@ async def test_a_release_goes_for_the_version_that_is_in_the_row() -> None:
     """Also for that of a renewal or a claim without an answer."""
     dynamo = await world()
     a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
-    faults = Faults(dynamo, "a")
+    faults = FaultPlan(dynamo, "a")
     assert await a.leads()
     faults.next(lost_reply())
     await asyncio.sleep(LEADER_HEARTBEAT_S + 1)
     await a.election.close()
     assert owner(dynamo) is None
-    Faults(dynamo, "b", ["PutItem"]).next(lost_reply())
+    FaultPlan(dynamo, "b", ["PutItem"]).next(lost_reply())
     assert not await b.leads()
     assert owner(dynamo) == "b"
     await b.election.close()
@@ -387,7 +356,7 @@ async def test_a_release_is_tried_a_few_times() -> None:
     dynamo = await world()
     a = Elector(dynamo, "a")
     assert await a.leads()
-    Faults(dynamo, "a", ["DeleteItem"]).always = throttled()
+    FaultPlan(dynamo, "a", ["DeleteItem"]).always = throttled()
     await a.election.step_down(5.0)
     assert calls(dynamo, "a").count("DeleteItem") == RELEASE_ATTEMPTS_MAX
     assert a.changes[-1][1] is False
@@ -419,19 +388,6 @@ async def test_the_longest_hold_off_counts() -> None:
 
 
 # --- stepping down, closing
-
-
-@virtual
-async def test_stepping_down_gives_the_lock_to_another() -> None:
-    dynamo = await world()
-    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
-    assert await a.leads()
-    assert not await b.leads()
-    await a.election.step_down(45.0)
-    assert owner(dynamo) is None
-    at, bt = await asyncio.gather(poll(a, 44), poll(b, 44))
-    assert at is None
-    assert bt is not None
 
 
 @virtual
@@ -479,7 +435,7 @@ async def test_closing_during_a_check_answers_false() -> None:
 async def test_a_lost_delete_cannot_end_a_later_leadership() -> None:
     """The delete arrives when the same process leads again: it must not take its row away."""
     dynamo = await world()
-    faults = Faults(dynamo, "a", ["DeleteItem"])
+    faults = FaultPlan(dynamo, "a", ["DeleteItem"])
     faults.next(Fault(delay_before_s=15.0), lost_request(), lost_request())
     a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
     assert await a.leads()

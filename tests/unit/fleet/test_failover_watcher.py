@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.core.periods import ALONE_SHARE, LONE_LEADER_LOOK_S, LOOK_PERIOD_S, PART_LEASES, SLOW_LEASES, slow_period_s
 from mld.core.positions import TRIM_HORIZON
@@ -22,23 +21,13 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table_view import TableView
-from mld.properties.settings import Settings
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
+from tests.twins.streams import VirtualClock
 from tests.unit.leases.support import TABLE, attribute, new_dynamo
 from tests.virtual_time import run_virtual
 
-
-class WallClock(LoopClock):
-    """Wall time that goes with virtual time; `offset_s` away from that of others."""
-
-    offset_s = 0.0
-
-    def wall(self) -> float:
-        return 1_000_000.0 + self.monotonic() + self.offset_s
-
-
-CLOCK = WallClock()
+CLOCK = VirtualClock()
 D = 10.0
 BOUND_S = D + LOOK_PERIOD_S + SECOND_CHANCE_S
 RENEWAL_S = D / 3
@@ -58,7 +47,7 @@ class CountedEvent(asyncio.Event):
 class Worker:
     """A failover watcher with all that it talks to, and the renewals of what it owns."""
 
-    def __init__(self, bed: Bed, name: str, *, settings: Settings = RULES, clock: WallClock = CLOCK) -> None:
+    def __init__(self, bed: Bed, name: str, *, clock: VirtualClock = CLOCK) -> None:
         self.name = name
         self.bed = bed
         self.table = DynamoLeaseTable(bed.dynamo.client(name), CLOCK, table_name=TABLE)
@@ -72,9 +61,9 @@ class Worker:
             self.table,
             self.views,
             clock,
-            settings,
+            RULES,
             name,
-            membership=FleetMembership(name, settings),
+            membership=FleetMembership(name, RULES),
             stored_reports=self,
             discovery=self,
             leader=self,
@@ -500,18 +489,8 @@ async def test_a_lease_that_one_gave_to_the_dead_while_alone_is_taken_within_the
 async def test_clocks_that_disagree_cost_a_second_chance_and_no_more(bed: Bed) -> None:
     await bed.leases(s1="w", s2="w", s3="w")
     dead = Worker(bed, "w")
-    fast = WallClock()
-    fast.offset_s = 3600.7
     Worker(bed, "a")
-    Worker(bed, "b", clock=fast)
+    Worker(bed, "b", clock=VirtualClock(skew_s=3600.7))
     await CLOCK.sleep(30)
     dead.kill()
     await bed.until("s1", "s2", "s3", owners="ab", within_s=BOUND_S + 0.2)
-
-
-@story
-async def test_the_settings_limit_what_is_taken(bed: Bed) -> None:
-    await bed.leases(s1=None, s2=None, s3=None)
-    Worker(bed, "a", settings=rules(duration_s=D, held_max=2))
-    await CLOCK.sleep(60)
-    assert sorted(bed.owners("s1", "s2", "s3"), key=str) == [None, "a", "a"]

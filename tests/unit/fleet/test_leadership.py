@@ -7,7 +7,7 @@ import pytest
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.fleet_load import Move, Why
-from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Leadership
+from mld.fleet.assign.leadership import ALONE_LEASES_MAX, ALONE_S, FIRST_LEASES_MAX, Leadership
 from mld.fleet.membership import TRACE_S
 from mld.fleet.report.reports import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
@@ -32,18 +32,6 @@ def test_when_the_load_is_evened_out(every: int, runs: str, balanced: str) -> No
         leadership = leadership.after_run(workers, balanced=balances, early=early)
         found += "x" if balances else "."
     assert found == balanced
-
-
-def test_failures_in_a_row_end_it() -> None:
-    leadership: Leadership | None = Leadership(since=0.0)
-    for _ in range(FAILED_RUNS_MAX - 1):
-        assert leadership is not None
-        leadership = leadership.after_failure()
-    assert leadership is not None
-    assert leadership.after_failure() is None
-    forgiven = leadership.after_success().after_failure()
-    assert forgiven is not None
-    assert forgiven.failures == 1
 
 
 OLD, LATE = WorkerReport("other", int(WALL_S - TRACE_S - 1)), WorkerReport("other", int(WALL_S - TRACE_S + 1))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
 from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.leader.lock_table import LockTable
@@ -21,7 +20,6 @@ from mld.fleet.migrate.states import (
     ClientVersion,
     StateRow,
     TableStatus,
-    advanced,
     first_row,
     item_of,
     parse_state,
@@ -41,6 +39,7 @@ from mld.properties.values import MetadataLayout
 from tests.support.fleet import settings_of
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
+from tests.twins.streams import VirtualClock
 from tests.virtual_time import asked_of_pytest
 from tests.virtual_time import virtual as in_virtual_time
 
@@ -48,16 +47,8 @@ INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 LEASES = Place("app", "leaseKey")
 STATES = Place("app-CoordinatorState", "key")
 REPORTS = Place("app-WorkerMetricStats", "wid")
-EPOCH_S = 1_784_640_000.0
 HOUR_S = 3600.0
 CHECK_S = 1.0  # how often the scheduler of a worker asks who leads
-
-
-class Clock(LoopClock):
-    """The virtual loop's time, also on the wall."""
-
-    def wall(self) -> float:
-        return EPOCH_S + self.monotonic()
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -71,7 +62,7 @@ class Bed:
     """One application in an in-memory DynamoDB."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.dynamo = MemoryDynamo(self.clock)
         self.states = StatesTable(self.dynamo)
 
@@ -163,16 +154,6 @@ async def test_the_legacy_layout_is_found(bed):
     assert migration.routes.lock_place == migration.routes.write_place == STATES
     assert migration.routes.report_place == REPORTS
     assert migration.routes.read_places == (STATES, LEASES)
-
-
-@pytest.mark.parametrize("stored", [None, INIT])
-@virtual
-async def test_refuse_to_start_on_the_two_error_cells(bed, stored):
-    await bed.legacy()
-    if stored:
-        bed.put_status(stored)
-    with pytest.raises(StartupError, match="migrateAllEntitiesToLeaseTable=true is too early"):
-        await bed.started(migrate=True)
 
 
 @virtual
@@ -348,18 +329,6 @@ async def test_a_leader_reads_the_row_every_few_seconds_only(bed):
         await leader.on_check(True)
         await bed.clock.sleep(0.1)
     assert len(bed.dynamo.calls) - before <= 13
-
-
-@virtual
-async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
-    await bed.legacy()
-    bed.put_status(DEPLOYED)
-    migration = await bed.started()
-    bed.put_status(COMPLETE)
-    with pytest.raises(MigrationCompletedError):
-        await migration.on_check(False)
-    assert (migration.routes.write_place, migration.routes.report_place) == (STATES, REPORTS)
-    assert migration.routes.lock_place == LEASES
 
 
 @virtual
@@ -746,22 +715,15 @@ async def test_a_phase_1_worker_stops_taking_after_the_flip_and_writes_nothing(b
     assert bed.dynamo.history == []
 
 
+@pytest.mark.parametrize(("stored", "configured", "version"), [(ROLLBACK, C3X, V3X), (None, COMPATIBLE, UPGRADE)])
 @virtual
-async def test_a_state_stored_by_java_workers_in_the_legacy_table_is_run_and_kept_there(bed):
+async def test_with_a_legacy_table_the_state_is_created_and_kept_there(bed, stored, configured, version):
     await bed.legacy()
-    bed.put_version(ROLLBACK, STATES)
-    worker = Worker(bed, C3X, routes=await bed.started())
-    assert await worker.machine.start(worker.enter) is V3X
-    assert bed.stored(CLIENT_VERSION, STATES) is V3X
-    assert bed.dynamo.rows(LEASES.table) == {}
-
-
-@virtual
-async def test_with_a_legacy_table_the_first_row_is_created_there(bed):
-    await bed.legacy()
-    worker = Worker(bed, COMPATIBLE, routes=await bed.started())
-    assert await worker.machine.start(worker.enter) is UPGRADE
-    assert bed.stored(CLIENT_VERSION, STATES) is UPGRADE
+    if stored:
+        bed.put_version(stored, STATES)
+    worker = Worker(bed, configured, routes=await bed.started())
+    assert await worker.machine.start(worker.enter) is version
+    assert bed.stored(CLIENT_VERSION, STATES) is version
     assert bed.dynamo.rows(LEASES.table) == {}
 
 
@@ -776,22 +738,6 @@ async def test_a_row_already_moved_is_updated_where_it_is(bed):
     assert await worker.machine.start(worker.enter) is V3X
     assert bed.stored(CLIENT_VERSION, LEASES) is V3X
     assert bed.stored(CLIENT_VERSION, STATES) is None
-
-
-@virtual
-async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
-    await bed.legacy()
-    bed.put_version(ROLLBACK, STATES)
-    worker = Worker(bed, COMPATIBLE, routes=await bed.started())
-    await worker.machine.start(worker.enter)
-    running = asyncio.create_task(worker.machine.run(worker.enter))
-    bed.put_version(V2X, STATES)
-    await bed.clock.sleep(91)
-    await bed.dynamo.call("DeleteTable", {"TableName": REPORTS.table})
-    bed.put_version(UPGRADE, STATES)
-    await bed.clock.sleep(91)
-    assert worker.entered == [ROLLBACK, V2X, UPGRADE]
-    running.cancel()
 
 
 @virtual
@@ -827,10 +773,3 @@ async def test_a_table_that_2x_fills_meanwhile_gets_no_other_row(bed):
     with pytest.raises(StartupError, match="start this worker again"):
         await worker.machine.start(worker.enter)
     assert set(bed.dynamo.rows(LEASES.table)) == {"shardId-0", "shardId-1"}
-
-
-def test_an_update_is_built_from_the_row_that_was_read():
-    """coordination#migration-rows: a write that fails leaves the row it was made from as it was."""
-    row = first_row(CLIENT_VERSION, UPGRADE, "w", 1)
-    assert advanced(row, ROLLBACK, "w", 2).history[0].state == row.state.value
-    assert row.state is UPGRADE

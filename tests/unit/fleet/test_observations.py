@@ -75,23 +75,6 @@ def test_a_lease_never_observed_is_not_called_expired() -> None:
     assert not observations().is_expired(OWNED, 1e9)
 
 
-def test_a_dead_owner_is_found_in_the_second_run_after_its_last_renewal() -> None:
-    seen = after((0.0, OWNED), (20.0, replace(OWNED, counter=9)))
-    assert not seen.is_expired(replace(OWNED, counter=9), 20.0)
-    finish(seen.scanned([replace(OWNED, counter=9)], 40.0))
-    assert seen.is_expired(replace(OWNED, counter=9), 40.0)
-
-
-def test_after_a_leader_change_one_more_run_is_needed() -> None:
-    seen = after((0.0, OWNED), (20.0, OWNED))
-    assert seen.is_expired(OWNED, 20.0)
-    seen.forget()
-    finish(seen.scanned([OWNED], 40.0))
-    assert not seen.is_expired(OWNED, 40.0)
-    finish(seen.scanned([OWNED], 60.0))
-    assert seen.is_expired(OWNED, 60.0)
-
-
 def test_our_own_assignment_counts_as_movement() -> None:
     seen = after((0.0, OWNED), (20.0, OWNED))
     seen.assigned(replace(OWNED, owner="b", counter=6), 20.5)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from mld.core.clock import LoopClock
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter
 from mld.fleet.report.reports import WorkerReport, parse_row
@@ -21,20 +20,13 @@ from mld.leases.rows import Place
 from tests.support.settings import rules
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
+from tests.twins.streams import WALL_EPOCH_S, VirtualClock
 from tests.virtual_time import run_virtual
 
 TABLE = "app"
 ME = "me"
-EPOCH_S = 1_784_640_000.0
 PERIOD_S = 30.0
 FIRST_BY_S = 2.0
-
-
-class WallClock(LoopClock):
-    """The wall goes with the loop's time."""
-
-    def wall(self) -> float:
-        return EPOCH_S + self.monotonic()
 
 
 class ScriptedSource:
@@ -58,7 +50,7 @@ class World:
     """A reporter over the twin. The times of its writes are relative to the start of the test."""
 
     def __init__(self, source: ScriptedSource | None, seed: int = 1, **options: Any) -> None:
-        self.clock = WallClock()
+        self.clock = VirtualClock()
         self.dynamo = MemoryDynamo(self.clock)
         self.rows: list[WorkerReport] = []
         self.reporter = Reporter(
@@ -137,7 +129,7 @@ def test_the_first_report_comes_with_the_first_sample(seed: int) -> None:
 def test_a_worker_without_a_source_reports_at_once_and_without_figures() -> None:
     world = in_world(until(0.001), None)
     assert world.written_at == [0.0]
-    assert world.row == WorkerReport(ME, int(EPOCH_S), mld={"version": "0.2"})
+    assert world.row == WorkerReport(ME, int(WALL_EPOCH_S), mld={"version": "0.2"})
 
 
 @pytest.mark.parametrize("source", [broken, lambda: ScriptedSource(itertools.repeat(None))])

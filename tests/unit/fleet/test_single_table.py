@@ -93,12 +93,6 @@ def test_routing(status, read_states, read_reports, write_state, write_report, l
     assert (at_start.write_place, at_start.report_place) == (write_state, write_report)
 
 
-def test_without_legacy_tables_everything_is_in_the_lease_table():
-    routes = Routes("app")
-    assert routes.read_places == routes.report_read_places == (LEASES,)
-    assert routes.write_place == routes.report_place == routes.lock_place == LEASES
-
-
 @pytest.mark.parametrize(("status", "warned"), [(INIT, True), (DEPLOYED, True), (PENDING, False), (COMPLETE, False)])
 def test_a_missing_reports_table_is_told(status, warned):
     routes = Routes("app", TABLE, at_start=status, live=INIT)
