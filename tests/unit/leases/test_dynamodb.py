@@ -33,11 +33,17 @@ def operations(dynamo: MemoryDynamo) -> list[str]:
     return [operation for _, operation in dynamo.calls]
 
 
+async def made(scan_segments: int = 0, **options: Any) -> tuple[MemoryDynamo, DynamoLeaseTable]:
+    """The table is there."""
+    dynamo = MemoryDynamo(LoopClock(), **options)
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=scan_segments)
+    assert await table.ensure()
+    return dynamo, table
+
+
 @virtual
 async def test_an_existing_table_costs_one_request() -> None:
-    dynamo = MemoryDynamo(LoopClock())
-    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-    assert await table.ensure()
+    dynamo, table = await made()
     dynamo.calls.clear()
     assert not await table.ensure()
     assert operations(dynamo) == ["DescribeTable"]
@@ -156,9 +162,7 @@ async def test_a_request_without_answer_is_given_up_in_time() -> None:
 @pytest.mark.parametrize("segments", [0, 1, 5])
 @virtual
 async def test_every_row_is_scanned_once_whatever_the_segments(segments: int) -> None:
-    dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
-    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=segments)
-    await table.ensure()
+    _, table = await made(segments, page_rows_max=3)
     for number in range(40):
         await table.apply(writes.create(Lease(f"s{number}", TRIM_HORIZON)))
     scan = await table.scan()
@@ -167,9 +171,7 @@ async def test_every_row_is_scanned_once_whatever_the_segments(segments: int) ->
 
 @virtual
 async def test_only_a_table_of_several_pages_is_asked_for_its_size_and_then_rarely() -> None:
-    dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
-    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-    await table.ensure()
+    dynamo, table = await made(page_rows_max=3)
     await table.apply(writes.create(Lease("s0", TRIM_HORIZON)))
     dynamo.calls.clear()
     await table.scan()
@@ -188,9 +190,7 @@ async def test_only_a_table_of_several_pages_is_asked_for_its_size_and_then_rare
 
 @virtual
 async def test_the_first_failing_segment_fails_the_scan_by_its_own_kind() -> None:
-    dynamo = MemoryDynamo(LoopClock())
-    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=4)
-    await table.ensure()
+    dynamo, table = await made(4)
 
     def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
         failure = AwsError("Scan", "ThrottlingException")
@@ -210,9 +210,7 @@ def test_segments_grow_with_the_table(table_bytes: int, segments: int) -> None:
 
 @virtual
 async def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
-    dynamo = MemoryDynamo(LoopClock())
-    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-    await table.ensure()
+    dynamo, table = await made()
     dynamo.put_row(TABLE, {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}})
     with pytest.raises(TableError, match="leaseCounter is missing"):
         await table.apply(writes.renew(Lease("s", TRIM_HORIZON, 1, "me")))
@@ -220,15 +218,12 @@ async def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
 
 @virtual
 async def test_a_thousand_unreadable_rows_with_new_names_at_each_read_cost_twenty_lines_a_minute(caplog) -> None:
-    clock = LoopClock()
-    dynamo = MemoryDynamo(clock)
-    table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
-    await table.ensure()
+    dynamo, table = await made()
     for read in range(20):
         for number in range(50):
             dynamo.put_row(TABLE, {"leaseKey": {"S": f"forged-{read}-{number}"}, "checkpoint": {"S": "x"}})
         assert len((await table.scan()).corrupt) == 50 * (read + 1)
-        await clock.sleep(3)
+        await asyncio.sleep(3)
     lines = [record for record in caplog.records if record.action == "lease_corrupt"]
     assert 20 <= len(lines) <= 2 * 20, "as many as there are at once, and as many again in the minute"
     assert [record.kind for record in caplog.records if record.action == "row_lines_left_out"] == [
@@ -238,10 +233,7 @@ async def test_a_thousand_unreadable_rows_with_new_names_at_each_read_cost_twent
 
 @virtual
 async def test_an_unreadable_row_is_logged_once_then_hourly_and_again_for_another_reason(caplog) -> None:
-    clock = LoopClock()
-    dynamo = MemoryDynamo(clock)
-    table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
-    await table.ensure()
+    dynamo, table = await made()
     row = {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}}
     dynamo.put_row(TABLE, row)
 
@@ -250,7 +242,7 @@ async def test_an_unreadable_row_is_logged_once_then_hourly_and_again_for_anothe
         caplog.clear()
         for _ in range(seconds // 30):
             await table.scan()
-            await clock.sleep(30)
+            await asyncio.sleep(30)
         return len([record for record in caplog.records if record.action == "lease_corrupt"])
 
     assert [await reports(3600) for _ in range(3)] == [1, 1, 1]
