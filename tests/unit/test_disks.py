@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from mld.properties.loader import load
 from mld.serving.disks import ANSWER_TIMEOUT_S, LOOK_PERIOD_S, DiskWatcher
 from tests.twins.streams import VirtualClock
 from tests.unit.properties.conftest import MINIMUM
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 HERE = DiskPlace("deadLetter", Path("/letters"))
 ROOM, LOW = DiskRoom(10**9, 0.5), DiskRoom(10**6, 0.01)
@@ -125,27 +125,21 @@ class Disk:
         return room
 
 
-def watched(scenario: Callable[[DiskWatcher, Disk], Awaitable[None]], *rooms: DiskRoom | None) -> None:
-    async def body() -> None:
-        disk = Disk(*rooms)
-        watcher = DiskWatcher([HERE], disk.look_at, DiskMetrics(), EventBuffer(), VirtualClock())
-        await scenario(watcher, disk)
-
-    run_virtual(body())
+def watcher_of(disk: Disk) -> DiskWatcher:
+    return DiskWatcher([HERE], disk.look_at, DiskMetrics(), EventBuffer(), VirtualClock())
 
 
-def test_a_change_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_change_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-
-    async def scenario(watcher: DiskWatcher, disk: Disk) -> None:
-        running = asyncio.create_task(watcher.run())
-        await asyncio.sleep(3.5 * LOOK_PERIOD_S)
-        running.cancel()
-        assert disk.looks == 4
-        assert [one.kind for one in watcher.events.take()] == [EventKind.DISK] * 2
-        assert watcher.metrics.faults() == {}
-
-    watched(scenario, ROOM, FULL, FULL, ROOM)
+    disk = Disk(ROOM, FULL, FULL, ROOM)
+    watcher = watcher_of(disk)
+    running = asyncio.create_task(watcher.run())
+    await asyncio.sleep(3.5 * LOOK_PERIOD_S)
+    running.cancel()
+    assert disk.looks == 4
+    assert [one.kind for one in watcher.events.take()] == [EventKind.DISK] * 2
+    assert watcher.metrics.faults() == {}
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("deadLetter")]
     assert told == [f"deadLetter: {FULL.why}", "deadLetter: there is room again"]
 
@@ -161,12 +155,12 @@ def test_a_place_without_room_is_a_fault_of_its_worker_and_little_room_a_lesser_
     assert "977 KiB free" in low.words and low.remedy
 
 
-def test_a_disk_that_hangs_is_said_to_and_has_one_look_under_way() -> None:
-    async def scenario(watcher: DiskWatcher, disk: Disk) -> None:
-        running = asyncio.create_task(watcher.run())
-        await asyncio.sleep(ANSWER_TIMEOUT_S + 5 * LOOK_PERIOD_S)
-        assert disk.looks == 1
-        assert watcher.metrics.faults() == {"deadLetter": "deadLetter: /letters does not answer"}
-        running.cancel()
-
-    watched(scenario, None)
+@virtual
+async def test_a_disk_that_hangs_is_said_to_and_has_one_look_under_way() -> None:
+    disk = Disk(None)
+    watcher = watcher_of(disk)
+    running = asyncio.create_task(watcher.run())
+    await asyncio.sleep(ANSWER_TIMEOUT_S + 5 * LOOK_PERIOD_S)
+    assert disk.looks == 1
+    assert watcher.metrics.faults() == {"deadLetter": "deadLetter: /letters does not answer"}
+    running.cancel()

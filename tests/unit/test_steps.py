@@ -9,11 +9,11 @@ import pytest
 
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.steps import SLICE, Steps, finish
-from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.core.streams import HASH_KEY_MAX, Shard
 from mld.core.turns import in_turns
 from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases
 from mld.shards.identity import foreign_evidence
-from tests.unit.shards.twins import FROM_HORIZON, FROM_LATEST, row, shard, sid
+from tests.unit.shards.twins import FROM_HORIZON, FROM_LATEST, row, shard
 from tests.virtual_time import run_virtual
 
 ROOTS = 1000
@@ -107,9 +107,3 @@ def test_a_decision_that_fails_fails_in_turns_too() -> None:
 
     with pytest.raises(ValueError, match="no"):
         run_virtual(in_turns(failing()))
-
-
-def test_the_large_graph_is_what_it_says() -> None:
-    assert LARGE[ROOTS].parents == {sid(0)}
-    assert LARGE[-1].hash_range.end == LARGE[ROOTS - 1].hash_range.end
-    assert isinstance(LARGE[0].hash_range, HashRange)

@@ -141,17 +141,14 @@ async def test_an_empty_page_does_not_tell_whether_it_is_the_tip() -> None:
 @pytest.mark.parametrize(
     ("apart_s", "first"), [(1.5, 20), (0.1, 300), (10.0, QUIET_PAGES - 1)], ids=["usual", "fast", "slow"]
 )
-def test_a_shard_is_at_its_tip_after_enough_pages_over_enough_time(apart_s: float, first: int) -> None:
-    @virtual
-    async def ask() -> None:
-        streams, clock = streams_over(ScriptedService(GetRecords=[EMPTY] * (first + 5)))
-        found = await lags(streams, clock, f"{OLD} it", first + 5, apart_s)
-        start = found.index(0)
-        assert found == [None] * start + [0] * (len(found) - start)
-        assert abs(start - first) <= 1
-        assert start * apart_s >= QUIET_S - apart_s and start >= QUIET_PAGES - 1
-
-    ask()
+@virtual
+async def test_a_shard_is_at_its_tip_after_enough_pages_over_enough_time(apart_s: float, first: int) -> None:
+    streams, clock = streams_over(ScriptedService(GetRecords=[EMPTY] * (first + 5)))
+    found = await lags(streams, clock, f"{OLD} it", first + 5, apart_s)
+    start = found.index(0)
+    assert found == [None] * start + [0] * (len(found) - start)
+    assert abs(start - first) <= 1
+    assert start * apart_s >= QUIET_S - apart_s and start >= QUIET_PAGES - 1
 
 
 @virtual
@@ -270,25 +267,19 @@ async def test_a_trimmed_position_leads_to_the_oldest_record() -> None:
         ("TrimmedDataAccessException", IteratorExpiredError),
     ],
 )
-def test_errors_are_those_of_the_port(code: str, kind: type[Exception]) -> None:
-    @virtual
-    async def ask() -> None:
-        streams, _ = streams_over(ScriptedService(GetRecords=[AwsError("GetRecords", code, "no")]))
-        with pytest.raises(kind):
-            await streams.get_records(f"{OLD} it", None)
-
-    ask()
+@virtual
+async def test_errors_are_those_of_the_port(code: str, kind: type[Exception]) -> None:
+    streams, _ = streams_over(ScriptedService(GetRecords=[AwsError("GetRecords", code, "no")]))
+    with pytest.raises(kind):
+        await streams.get_records(f"{OLD} it", None)
 
 
 @pytest.mark.parametrize("answer", [{}, {"Records": {}}, {"Records": [{}]}, {"Records": [{"dynamodb": {}}]}])
-def test_an_answer_that_is_none_is_an_error_and_no_end(answer: dict[str, Any]) -> None:
-    @virtual
-    async def ask() -> None:
-        streams, _ = streams_over(ScriptedService(GetRecords=[answer]))
-        with pytest.raises(InvalidStreamResponseError):
-            await streams.get_records(f"{OLD} it", None)
-
-    ask()
+@virtual
+async def test_an_answer_that_is_none_is_an_error_and_no_end(answer: dict[str, Any]) -> None:
+    streams, _ = streams_over(ScriptedService(GetRecords=[answer]))
+    with pytest.raises(InvalidStreamResponseError):
+        await streams.get_records(f"{OLD} it", None)
 
 
 @virtual
@@ -337,19 +328,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
-def test_a_record_as_the_service_never_writes_it_is_an_error_of_ours_or_delivered(hostile: Any) -> None:
-    @virtual
-    async def ask() -> None:
-        for start in (f"{OLD} it", f"{OLD} {SINCE_S} 0 0 it"):
-            streams, _ = streams_over(ScriptedService(GetRecords=[{"Records": [hostile], "NextShardIterator": "n"}]))
-            try:
-                page = await streams.get_records(start, None)
-            except InvalidStreamResponseError as error:
-                assert ARN in str(error)
-            else:
-                assert page.count in (0, 1)
-
-    ask()
+@virtual
+async def test_a_record_as_the_service_never_writes_it_is_an_error_of_ours_or_delivered(hostile: Any) -> None:
+    for start in (f"{OLD} it", f"{OLD} {SINCE_S} 0 0 it"):
+        streams, _ = streams_over(ScriptedService(GetRecords=[{"Records": [hostile], "NextShardIterator": "n"}]))
+        try:
+            page = await streams.get_records(start, None)
+        except InvalidStreamResponseError as error:
+            assert ARN in str(error)
+        else:
+            assert page.count in (0, 1)
 
 
 class WatchedService(ScriptedService):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.properties.live_changes import LIVE, changes_between
+from mld.properties.live_changes import changes_between
 from tests.unit.properties.conftest import Configure
 
 
@@ -50,12 +50,15 @@ def test_what_needs_a_restart_does_not_run_and_is_named_each_time(configure: Con
     assert (second.taken, second.waiting) == ((), ("maxRecords",))
 
 
-def test_what_may_change_are_bounds_pauses_and_the_level_of_the_log() -> None:
-    assert {key.name for key in LIVE} == {
+def test_bounds_pauses_and_the_level_of_the_log_are_taken_at_once(configure: Configure) -> None:
+    numbers = (
         "timeoutInSeconds",
         "parentShardPollIntervalMillis",
         "taskBackoffTimeMillis",
         "logWarningForTaskAfterMillis",
         "mld.childRestartBackoffMillis",
-        "mld.logLevel",
-    }
+    )
+    file = configure("\n".join([*(f"{name}=7" for name in numbers), "mld.logLevel=debug"]))
+    changes = changes_between(configure(), file)
+    assert (set(changes.taken), changes.waiting) == ({*numbers, "mld.logLevel"}, ())
+    assert changes.running.settings == file.settings
