@@ -511,6 +511,15 @@ class LeaseTableContract:
         assert await lease_table.get(lease.key) is None
         assert not await lease_table.apply(writes.delete_completed(lease.key))
 
+    async def test_a_lease_that_anybody_has_written_since_is_not_deleted(self, lease_table: StoredTable) -> None:
+        lease = await owned(lease_table)
+        renewed = held(await lease_table.apply(writes.renew(lease)))
+        assert not await lease_table.apply(writes.delete_unchanged(lease))
+        handed = held(await lease_table.apply(writes.begin_handoff(renewed, "w-2")))
+        assert not await lease_table.apply(writes.delete_unchanged(renewed)), "a handoff leaves the counter"
+        assert await lease_table.apply(writes.delete_unchanged(handed))
+        assert await lease_table.get(lease.key) is None
+
     # --- races
 
     async def test_of_many_takers_one_wins_each_round(self, lease_table: StoredTable) -> None:
