@@ -95,8 +95,9 @@ async def test_a_take_survives_one_failure(fault: Fault) -> None:
     assert me.keeper.held()["a"].lease.counter == counter_of(dynamo, "a") == 1
 
 
+@pytest.mark.parametrize("renewed", [False, True], ids=["nobody renews it", "a twin with our id does"])
 @virtual
-async def test_a_take_that_stayed_unknown_but_was_applied_is_resumed_by_the_next_pass() -> None:
+async def test_a_take_that_stayed_unknown_but_was_applied_is_resumed_by_the_next_pass(renewed: bool) -> None:
     dynamo, me = await table_with("a")
     plan = FaultPlan(dynamo)
     plan.always = lost_reply()
@@ -104,8 +105,10 @@ async def test_a_take_that_stayed_unknown_but_was_applied_is_resumed_by_the_next
     assert attribute(dynamo, "a", "leaseOwner") == "me"
     assert me.keeper.held() == {}
     plan.always = None
+    if renewed:
+        await me.table.apply(writes.renew(await me.row("a")))
     await me.taker.take_once()
-    assert set(me.keeper.held()) == {"a"}
+    assert set(me.keeper.held()) == (set() if renewed else {"a"})
 
 
 @virtual
