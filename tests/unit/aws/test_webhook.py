@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -12,10 +13,12 @@ import pytest
 
 from mld.aws.webhook import PostFailedError, Webhook
 from tests.support.certificates import write_certificate
+from tests.support.servers import free_port
 from tests.unit.aws.test_hostile_endpoint import ENDLESS, SENT_MAX, Endless
-from tests.unit.aws.test_wire import Server
+from tests.unit.aws.test_wire import Server, answer, hang
 
 SECRET = "T0-secret"
+DOCUMENT = {"text": "ü", "count": 1}
 ACCEPTED = b"HTTP/1.1 204 No Content\r\n\r\n"
 TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -40,17 +43,58 @@ def secure(certificate: tuple[Path, Path]) -> Iterator[Server]:
         yield server
 
 
-async def post(url: str, timeout_s: float = 20.0) -> str | None:
+async def post(url: str, path: str = f"/{SECRET}", timeout_s: float = 20.0) -> str | None:
     """Why it failed; None if it did not."""
-    webhook = Webhook(f"{url}/{SECRET}", timeout_s)
+    webhook = Webhook(f"{url}{path}", timeout_s)
     try:
-        await webhook.post({"text": "x"})
+        await webhook.post(DOCUMENT)
     except PostFailedError as error:
         assert SECRET not in str(error)
         return str(error)
     finally:
         webhook.close()
     return None
+
+
+async def test_a_receiver_gets_the_document() -> None:
+    with Server(ACCEPTED) as server:
+        assert await post(f"http://127.0.0.1:{server.port}") is None
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+    assert b"\r\nContent-Type: application/json" in head
+    assert json.loads(body) == DOCUMENT
+
+
+@pytest.mark.parametrize("status", [500, 404, 302, 307])
+async def test_any_answer_but_success_is_a_failure_and_no_redirect_is_followed(status: int) -> None:
+    with Server(answer(b"", "Location: http://127.0.0.1:1/elsewhere", status=f"{status} Oh")) as server:
+        path = f"/{SECRET}?key={SECRET}"
+        assert await post(f"http://127.0.0.1:{server.port}", path) == f"HTTP status {status}"
+        assert len(server.requests) == 1
+
+
+async def test_a_receiver_that_hangs_costs_the_time_out_and_nobody_waits_for_it() -> None:
+    with Server(hang) as server:
+        assert await post(f"http://127.0.0.1:{server.port}", timeout_s=0.3) == "no answer within 0.3 s"
+
+
+async def test_a_receiver_that_is_away_is_a_failure_in_words() -> None:
+    why = await post(f"http://127.0.0.1:{free_port()}")
+    assert why is not None and why.startswith("ConnectionRefusedError")
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://127.0.0.1:9", f"/\x07{SECRET}"),
+        ("http://127.0.0.1:9", f"/\u00e9{SECRET}"),
+        ("http://127.0.0.1:9", f"/x\r\nEvil: {SECRET}"),
+        (f"http://{'a' * 70}.example", f"/{SECRET}"),
+        (f"http://{SECRET}..example", "/"),
+    ],
+)
+async def test_an_address_that_cannot_be_asked_for_is_not_named(url: str, path: str) -> None:
+    why = await post(url, path)
+    assert why is not None and why.endswith("Error: not posted"), "the text of an unknown error may have the address"
 
 
 async def test_a_receiver_by_tls_is_posted_to_if_its_certificate_is_trusted(

@@ -1,16 +1,12 @@
-"""When alerts are posted and when not, in virtual time; and how, to real HTTP servers on this machine."""
+"""When alerts are posted and when not, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import socket
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any
 
@@ -39,6 +35,7 @@ from mld.serving.notifier import (
 from tests.support.chats import ATTACKS, acted_on, texts_in
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock
+from tests.unit.aws.test_wire import Server, answer
 from tests.unit.operating.test_fleet_status import NOW_S, lease, view
 from tests.virtual_time import virtual
 
@@ -348,105 +345,7 @@ async def test_a_loss_is_posted_and_has_no_end() -> None:
     running.cancel()
 
 
-# --- how, to real servers ---------------------------------------------------------------------------------------------
-
-
-class Receiver(ThreadingHTTPServer):
-    """Takes posts; `status` is what it answers, None: nothing, ever."""
-
-    daemon_threads = True
-
-    def __init__(self, status: int | None = 200) -> None:
-        super().__init__(("127.0.0.1", 0), _Hook)
-        self.status = status
-        self.bodies: list[Any] = []
-        self.let_go = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/{TOKEN}?key={TOKEN}"
-
-
-class _Hook(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.status is None:
-            self.server.let_go.wait()
-            return
-        assert self.headers["Content-Type"] == "application/json"
-        self.server.bodies.append(json.loads(body))
-        self.send_response(self.server.status)
-        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
-@contextmanager
-def webhook(status: int | None = 200) -> Iterator[Receiver]:
-    with Receiver(status) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.let_go.set()
-            server.shutdown()
-
-
-async def failure_of(url: str, timeout_s: float = 20.0) -> str:
-    ours = Webhook(url, timeout_s)
-    try:
-        with pytest.raises(PostFailedError) as caught:
-            await ours.post({"text": "x"})
-    finally:
-        ours.close()
-    assert TOKEN not in str(caught.value)
-    return str(caught.value)
-
-
-async def test_a_real_server_gets_the_document() -> None:
-    with webhook() as server:
-        ours = Webhook(server.url, 20.0)
-        await ours.post({"text": "ü", "count": 1})
-        ours.close()
-        assert server.bodies == [{"text": "ü", "count": 1}]
-
-
-@pytest.mark.parametrize("status", [500, 404, 302, 307])
-async def test_any_answer_but_success_is_a_failure_and_no_redirect_is_followed(status: int) -> None:
-    with webhook(status) as server:
-        assert await failure_of(server.url) == f"HTTP status {status}"
-        assert len(server.bodies) == 1
-
-
-async def test_a_server_that_hangs_costs_the_time_out_and_nobody_waits_for_it() -> None:
-    with webhook(None) as server:
-        assert await failure_of(server.url, 0.3) == "no answer within 0.3 s"
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"http://127.0.0.1:9/\x07{TOKEN}",
-        f"http://127.0.0.1:9/\u00e9{TOKEN}",
-        f"http://127.0.0.1:9/x\r\nEvil: {TOKEN}",
-        f"http://{'a' * 70}.example/{TOKEN}",
-        f"http://{TOKEN}..example/",
-    ],
-)
-async def test_an_address_that_cannot_be_asked_for_is_not_named(url: str) -> None:
-    assert (await failure_of(url)).endswith("Error: not posted"), "the text of an unknown error may have the address"
-
-
-async def test_a_server_that_is_away_is_a_failure_in_words() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
-        words = await failure_of(f"http://127.0.0.1:{taken.getsockname()[1]}/{TOKEN}")
-    assert words.startswith("ConnectionRefusedError")
+# --- to a real server: how a document is posted is in tests/unit/aws/test_webhook.py -------------------------------
 
 
 class Hurried(VirtualClock):
@@ -468,22 +367,23 @@ async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_name
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with webhook(500) as server:
+    with Server(*[answer(b"", status="500 Oh")] * ATTEMPTS_MAX) as server:
+
+        def bodies() -> list[Any]:
+            return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests]
+
         stage = await Stage(Hurried()).with_row()
-        ours = Webhook(server.url, 20.0)
+        ours = Webhook(f"http://127.0.0.1:{server.port}/{TOKEN}?key={TOKEN}", 20.0)
         stage.post = ours.post  # type: ignore[method-assign]
         running = stage.start()
         async with asyncio.timeout(60):
-            while not [one for one in caplog.records if "not posted" in one.message]:
-                await asyncio.sleep(0.01)
-            server.status = 204
-            refused = len(server.bodies)  # what comes after these gets the answer of now
-            while len(server.bodies) == refused:
+            while len(server.requests) <= ATTEMPTS_MAX:
                 await asyncio.sleep(0.01)
             stage.rows = (lease(),)
-            while server.bodies[-1]["status"] != "ended":
+            while bodies()[-1]["status"] != "ended":
                 await asyncio.sleep(0.01)
         running.cancel()
         ours.close()
-    assert {one["alert"] for one in server.bodies} == {"failing"}
+    assert {one["alert"] for one in bodies()} == {"failing"}
+    assert [one for one in caplog.records if "not posted" in one.message]
     assert TOKEN not in caplog.text
