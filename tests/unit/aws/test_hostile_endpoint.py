@@ -6,8 +6,10 @@ import contextlib
 import gzip
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -116,27 +118,38 @@ async def test_an_answer_without_an_end_is_hung_up_on(
     assert attack.sent <= SENT_MAX
 
 
+def kinesis_client(configure: Configure, provider: str, *lines: str, region: str | None = "eu-west-1") -> Any:
+    factory = client_factory(configure(provider, *lines, region=region))
+    return factory.create_client("kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1)
+
+
+@asynccontextmanager
+async def botocore_at(
+    server: Server, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[BotoService]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
+    endpoint = f"kinesisEndpoint=http://127.0.0.1:{server.port}"
+    client = kinesis_client(configure, "EnvironmentVariableCredentialsProvider", endpoint)
+    service = BotoService(lambda: client, threads_max=1, name="kinesis")
+    yield service
+    await service.close()
+
+
 @pytest.mark.parametrize(
     "name", ["headers", "a header", "chunks of a byte", "the line of a chunk", "chunks", "a body without a length"]
 )
 async def test_botocore_hangs_up_on_an_answer_without_an_end(
     name: str, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
     monkeypatch.setattr(botocore_answers, "BODY_BYTES_MAX", BODY_MAX)
     attack = Endless(*ENDLESS[name])
     with Server(attack) as server:
-        factory = client_factory(
-            configure("EnvironmentVariableCredentialsProvider", f"kinesisEndpoint=http://127.0.0.1:{server.port}")
-        )
-        client = factory.create_client("kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1)
-        service = BotoService(lambda: client, threads_max=1, name="kinesis")
-        with pytest.raises(AwsUnreachableError) as raised:
-            await service.call(*GET)
-        assert "no answer within" not in str(raised.value)
-        assert await service.call(*GET) == {"ResponseMetadata": ANY}
-        await service.close()
+        async with botocore_at(server, configure, monkeypatch) as service:
+            with pytest.raises(AwsUnreachableError) as raised:
+                await service.call(*GET)
+            assert "no answer within" not in str(raised.value)
+            assert await service.call(*GET) == {"ResponseMetadata": ANY}
     assert attack.sent <= SENT_MAX
 
 
@@ -144,17 +157,10 @@ async def test_botocore_refuses_an_answer_that_was_cut_off(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table read by half would look like one without those rows."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
     with Server(lambda peer: peer.sendall(OK + b"Content-Length: 200\r\n\r\n{}")) as server:
-        factory = client_factory(
-            configure("EnvironmentVariableCredentialsProvider", f"kinesisEndpoint=http://127.0.0.1:{server.port}")
-        )
-        client = factory.create_client("kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1)
-        service = BotoService(lambda: client, threads_max=1, name="kinesis")
-        with pytest.raises(AwsUnreachableError, match="cut off, 198 bytes are missing"):
-            await service.call(*GET)
-        await service.close()
+        async with botocore_at(server, configure, monkeypatch) as service:
+            with pytest.raises(AwsUnreachableError, match="cut off, 198 bytes are missing"):
+                await service.call(*GET)
 
 
 NESTED = b"[" * 30_000 + b"]" * 30_000
@@ -178,6 +184,8 @@ LYING = {
     "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
     "HTTP 9": b"HTTP/9.9 200 OK\r\nContent-Length: 2\r\n\r\n{}",
     "a refusal that is a bomb": answer(BOMB, "Content-Encoding: gzip", status="400 No"),
+    "a failure of nothing": answer(b"", status="503 Service Unavailable"),
+    "a failure that is half a document": answer(b"{", status="503 Service Unavailable"),
     "a refusal that is a page": answer(b"<html>" + b"x" * 50_000, status="403 Forbidden"),
     "a refusal of many words": answer(b'{"message":"' + b"x" * 50_000 + b'"}', status="400 Bad Request"),
     "a refusal with a long code": answer(b'{"__type":"' + b"x" * 50_000 + b'"}', status="400 Bad Request"),
@@ -276,9 +284,7 @@ def test_a_region_of_the_instance_that_does_not_end_is_hung_up_on(
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.port}")
         with pytest.raises(StartupError, match="more than 65536 bytes"):
-            client_factory(configure(region=None)).create_client(
-                "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
-            )
+            kinesis_client(configure, "AnonymousCredentialsProvider", region=None)
     assert attack.sent <= SENT_MAX
 
 
@@ -289,9 +295,7 @@ def assert_no_credentials(server: Server, provider: str, configure: Configure, m
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
     with pytest.raises(CredentialsUnavailableError, match=provider):
-        client_factory(configure(provider)).create_client(
-            "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
-        )
+        kinesis_client(configure, provider)
 
 
 @pytest.mark.parametrize("provider", ["InstanceProfileCredentialsProvider", "ContainerCredentialsProvider"])
@@ -355,6 +359,4 @@ def test_keys_of_a_container_are_asked_for_at_no_other_machine_in_plain_http(
     monkeypatch.setattr(socket, "getaddrinfo", connect)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://{host}/creds")
     with pytest.raises(CredentialsUnavailableError, match="Unsupported host"):
-        client_factory(configure("ContainerCredentialsProvider")).create_client(
-            "kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1
-        )
+        kinesis_client(configure, "ContainerCredentialsProvider")

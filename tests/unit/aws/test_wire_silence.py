@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from mld.core.errors import AwsUnreachableError
-from tests.unit.aws.test_wire import GOOD, HANG_S, Server, answer, reset, then_close, wire
+from tests.unit.aws.test_wire import GOOD, HANG_S, Server, answer, read_request, reset, then_close, wire
 
 SOON_S = 0.3
 KEPT = 4
@@ -31,11 +31,9 @@ class Meeting:
 
     def serve(self, peer: socket.socket) -> None:
         """Answers until the connections made so far are dead."""
-        from tests.unit.aws.test_wire import _read_request
-
         self._all_here.wait(HANG_S)
         peer.sendall(GOOD)
-        while _read_request(peer) is not None:
+        while read_request(peer) is not None:
             if self.is_dead:
                 self.over.wait(HANG_S)
                 return
