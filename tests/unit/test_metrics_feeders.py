@@ -236,8 +236,6 @@ async def a_day_of_a_fleet(seen: Seen) -> None:
 
 
 def _put_aggregates(world: Fleet) -> None:
-    from mld.local.kinesis import PutEntry
-
     for data in (aggregate([User("key", b"elsewhere", str(2**128 - 1))]), sealed(b"\x0a\xff")):
         world.kinesis.put_record(STREAM, PutEntry.of(data, "a", 0), now=world.clock.wall())
 

@@ -1,4 +1,4 @@
-"""`BotoService` with plain stand-ins for the botocore client, and twice with the real one."""
+"""`BotoService` with plain stand-ins for the botocore client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import botocore.session
 import pytest
-from botocore.config import Config
 from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
@@ -23,7 +21,6 @@ from botocore.exceptions import (
     ParamValidationError,
     ReadTimeoutError,
 )
-from botocore.stub import Stubber
 
 from mld.aws import client as client_module
 from mld.aws.aws_failures import plain_code
@@ -74,19 +71,13 @@ class Gate:
         self.entered = threading.Semaphore(0)
         self.opened = threading.Event()
         self.calls = 0
-        self.running_max = 0
-        self._running = 0
         self._lock = threading.Lock()
 
     def __call__(self, **params: Any) -> dict[str, Any]:
         with self._lock:
             self.calls += 1
-            self._running += 1
-            self.running_max = max(self.running_max, self._running)
         self.entered.release()
         self.opened.wait(PATIENCE_S)
-        with self._lock:
-            self._running -= 1
         return params
 
     async def wait_entered(self) -> None:
@@ -97,23 +88,6 @@ async def test_a_call_goes_to_the_client_in_a_thread_of_its_own() -> None:
     async with service_of(lambda **params: {**params, "thread": threading.current_thread().name}) as service:
         answer = await service.call("GetItem", {"Key": 1})
     assert answer == {"Key": 1, "thread": "aws-test-1"}
-
-
-async def test_no_more_calls_run_in_parallel_than_there_are_threads() -> None:
-    gate = Gate()
-    async with service_of(gate, threads_max=3) as service:
-        calls = [asyncio.create_task(service.call("GetItem", {"n": n})) for n in range(10)]
-        for _ in range(3):
-            await gate.wait_entered()
-        gate.opened.set()
-        assert await asyncio.gather(*calls) == [{"n": n} for n in range(10)]
-    assert gate.running_max == 3
-
-
-async def test_sequential_calls_share_one_thread() -> None:
-    async with service_of(lambda **_: {"thread": threading.current_thread().name}, threads_max=8) as service:
-        threads = {(await service.call("GetItem", {}))["thread"] for _ in range(20)}
-    assert len(threads) <= 2  # a thread may still be on its way back to the queue when the next call comes
 
 
 async def test_the_client_is_created_once_and_only_when_needed() -> None:
@@ -322,33 +296,3 @@ def test_importing_the_room_does_not_import_botocore() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert done.stdout == "[]\n"
-
-
-# --- the real client --------------------------------------------------------------------------------------------------
-
-
-def real_client(endpoint: str = "http://127.0.0.1:1") -> Any:
-    return botocore.session.Session().create_client(
-        "dynamodb",
-        region_name="eu-west-1",
-        endpoint_url=endpoint,
-        aws_access_key_id="id",
-        aws_secret_access_key="key",
-        config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=2),
-    )
-
-
-async def test_a_refused_conditional_write_brings_the_old_item_along() -> None:
-    real = real_client()
-    with Stubber(real) as stub:
-        stub.add_client_error(
-            "update_item",
-            service_error_code="ConditionalCheckFailedException",
-            http_status_code=400,
-            modeled_fields={"Item": {"leaseCounter": {"N": "7"}}},
-        )
-        service = BotoService(lambda: real, threads_max=1, name="dynamodb")
-        with pytest.raises(AwsError) as caught:
-            await service.call("UpdateItem", {"TableName": "table", "Key": {"leaseKey": {"S": "shard-0"}}})
-        await service.close()
-    assert (caught.value.code, caught.value.item) == ("ConditionalCheckFailedException", {"leaseCounter": {"N": "7"}})

@@ -121,11 +121,6 @@ async def bed() -> AsyncIterator[tuple[Answering, Client]]:
         server.close()
 
 
-async def test_a_request_is_answered() -> None:
-    async with bed() as (_, client):
-        assert await client.answers(client.ask("/")) == [b"POST here question"]
-
-
 async def test_an_answer_beyond_the_windows_does_not_hold_up_the_others() -> None:
     async with bed() as (_, client):
         asked = [client.ask(path) for path in ("/large", "/", "/large", "/pieces")]

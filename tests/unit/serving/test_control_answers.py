@@ -76,6 +76,7 @@ async def test_a_daemon_is_alive_while_its_loops_keep_their_word():
 @virtual
 async def test_a_stopping_daemon_is_not_ready():
     daemon = Daemon()
+    assert await daemon.ask("ready") == {"isMet": True, "words": "ok"}
     daemon.is_ready = False
     assert (await daemon.ask("ready"))["isMet"] is False
     assert "not ready: not initialized, or stopping" in daemon_listing(await daemon.ask("status")).notes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +27,7 @@ from tests.twins.dynamo import Fault
 WATCHER = "watcher"
 
 
-def watcher_at(
-    world: Fleet, is_ready: Callable[[], bool] = lambda: True, reach: TableReach | None = None
-) -> DaemonStatus:
+def watcher_at(world: Fleet, reach: TableReach | None = None) -> DaemonStatus:
     """The status of a daemon without leases on the fleet's table; its requests are those of `WATCHER`."""
     settings = settings_of(**{name: value for name, value in BASIC.items() if "." not in name})
     service = world.dynamo.client(WATCHER)
@@ -42,7 +39,7 @@ def watcher_at(
         clock=world.clock,
         reach=reach or TableReach(TABLE, 10.0, world.clock.monotonic()),
         mode=lambda: "mode",
-        is_ready=is_ready,
+        is_ready=lambda: True,
     )
 
 
@@ -86,16 +83,6 @@ async def test_what_was_seen_stays_and_the_reason_is_told_while_the_table_cannot
     world.dynamo.forbidden.clear()
     await world.advance(LOOK_PERIOD_S + 1)
     assert (await data(status))["trouble"] is None
-
-
-@in_fleet(shard_count=1)
-async def test_it_is_ready_after_initialization_until_it_stops(world: Fleet) -> None:
-    world.start("w1")
-    stops = [False]
-    status = watcher_at(world, lambda: not stops[0])
-    assert status.why_not_ready() is None
-    stops[0] = True
-    assert status.why_not_ready() == "not initialized, or stopping"
 
 
 @in_fleet(2)
