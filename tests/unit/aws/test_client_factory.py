@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,12 @@ import pytest
 from botocore import UNSIGNED
 from botocore.client import BaseClient
 from botocore.credentials import Credentials
+from botocore.session import Session
 
 from mld.aws.client_factory import USER_AGENT_TOKEN, ClientFactory, client_factory
 from mld.aws.credentials import CredentialsUnavailableError
 from mld.core.errors import StartupError
 from mld.properties.settings import Settings
-from tests.support.patience import PATIENCE_S
 from tests.unit.aws.conftest import Configure
 from tests.unit.aws.endpoint import CredentialsEndpoint
 
@@ -113,13 +116,9 @@ def test_each_service_has_its_own_credentials_and_shares_equal_ones(
     use_environment_keys(monkeypatch)
     (tmp_path / "credentials").write_text("[leases]\naws_access_key_id=AKP\naws_secret_access_key=SKP\n")
     dynamo_db = "AwsCredentialsProviderDynamoDB=ProfileCredentialsProvider|leases"
-    services: tuple[...] = ("kinesis", "dynamodb")
     for line, keys in ((dynamo_db, ["AKENV", "AKP"]), ("", ["AKENV", "AKENV"])):
         factory = client_factory(configure("EnvironmentVariableCredentialsProvider", line))
-        clients = [
-            factory.create_client(name, read_timeout_s=1, connect_timeout_s=1, pool_connections_max=1)
-            for name in services
-        ]
+        clients = [create_by(factory, name) for name in ("kinesis", "dynamodb")]
         assert [keys_of(client)[0] for client in clients] == keys
         first, second = (client._request_signer._credentials for client in clients)  # type: ignore[attr-defined]
         assert (first is second) == (line == "")
@@ -180,13 +179,6 @@ def test_a_profile_without_credentials_does_not_fall_through(
     (tmp_path / "config").write_text("[profile bare]\nregion = eu-west-1\n")
     with pytest.raises(CredentialsUnavailableError, match="ProfileCredentialsProvider: found none"):
         create(configure("ProfileCredentialsProvider|bare"))
-
-
-def test_a_profile_may_run_a_process(configure: Configure, tmp_path: Path) -> None:
-    script = tmp_path / "keys.py"
-    script.write_text('print(\'{"Version": 1, "AccessKeyId": "AKX", "SecretAccessKey": "SKX"}\')')
-    (tmp_path / "config").write_text(f"[profile made]\ncredential_process = {sys.executable} {script}\n")
-    assert keys_of(create(configure("ProfileCredentialsProvider|made"))) == ("AKX", "SKX", None)
 
 
 def test_a_profile_may_assume_a_role(
@@ -276,13 +268,6 @@ def test_a_web_identity_token_is_exchanged(
     assert keys_of(create(configure("WebIdentityTokenFileCredentialsProvider")))[2] == "T"
     assert sts.requests[0]["WebIdentityToken"] == "web-token"
     assert sts.requests[0]["auth"] == ""
-
-
-def test_a_container_has_credentials(
-    configure: Configure, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{sts.url}/creds")
-    assert keys_of(create(configure("ContainerCredentialsProvider")))[0] == "AK1"
 
 
 def test_an_instance_has_credentials_and_a_region(
@@ -381,17 +366,20 @@ def test_what_is_wrong_with_an_own_provider_is_said(
     assert "hunter2" not in str(caught.value)
 
 
-def test_clients_may_be_created_from_several_threads(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_clients_that_several_threads_ask_for_one_is_created_at_a_time(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_environment_keys(monkeypatch)
     factory = client_factory(configure("EnvironmentVariableCredentialsProvider"))
-    made: list[Any] = []
+    together, real, overlaps = threading.Barrier(2), Session.create_client, list[str]()
 
-    def make(service: str) -> None:
-        made.append(factory.create_client(service, read_timeout_s=1, connect_timeout_s=1, pool_connections_max=1))
+    def create(session: Session, service: str, **options: Any) -> BaseClient:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.1)
+            overlaps.append(service)
+        return real(session, service, **options)
 
-    threads = [threading.Thread(target=make, args=(name,)) for name in ("kinesis", "dynamodb", "kinesis")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=PATIENCE_S)
-    assert len(made) == 3
+    monkeypatch.setattr(Session, "create_client", create)
+    with ThreadPoolExecutor(3) as threads:
+        made = list(threads.map(partial(create_by, factory), ("kinesis", "dynamodb", "kinesis")))
+    assert (len(made), overlaps) == (3, [])
