@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.reader import Delivery, Records
 from tests.support.pages import sequences_in
-from tests.virtual_time import run_virtual
+from tests.virtual_time import asked_of_pytest, run_virtual
 
 
 class Reader(Protocol):
@@ -36,6 +36,21 @@ def live(reader_of: Callable[[], Reader], body: Callable[[Any], Awaitable[None]]
         assert unheard == []
 
     run_virtual(main())
+
+
+def bodies_of(reading: Callable[..., object], *given: str) -> Callable[..., Callable[..., Callable[..., None]]]:
+    """A decorator with options: the test is the body of `reading`, which calls it with the `given` arguments."""
+
+    def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+        def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+            def run(**asked: Any) -> None:
+                reading(lambda *those: test(*those, **asked), **options)
+
+            return asked_of_pytest(test, run, *given)
+
+        return decorate
+
+    return with_reader
 
 
 def sequences(delivery: Delivery) -> list[str]:

@@ -6,9 +6,6 @@ import pytest
 
 from mld.retrieval.prefetch import (
     ANSWER_MEMORY_BYTES_MAX,
-    BYTES_MAX,
-    PAGES_MAX,
-    RECORDS_MAX,
     Budget,
     PrefetchBuffer,
     memory_bytes,
@@ -16,10 +13,6 @@ from mld.retrieval.prefetch import (
 )
 
 PLENTY = Budget(10**12)
-
-
-def test_the_limits_are_those_of_java() -> None:
-    assert (PAGES_MAX, BYTES_MAX, RECORDS_MAX) == (4, 8_388_608, 30_000)
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.retrieval.subscriptions import CONTESTED_TAKEOVERS, CONTESTED_WITHIN_S
 from tests.support.fleet import settings_of
 from tests.support.pages import page_with, records_of
-from tests.support.readers import after, live, read
+from tests.support.readers import after, bodies_of, live, read
 from tests.twins.fanout import LIFE_S, MemoryFanOut
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
-from tests.virtual_time import asked_of_pytest
 
 INITIAL = InitialPosition(TRIM_HORIZON)
 HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
@@ -60,16 +59,7 @@ def reading(
     return fan_out
 
 
-def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """A test that is the body of `reading`."""
-
-    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        def run(**asked: Any) -> None:
-            reading(lambda fan_out, reader: test(fan_out, reader, **asked), **options)
-
-        return asked_of_pytest(test, run, "fan_out", "reader")
-
-    return decorate
+with_reader = bodies_of(reading, "fan_out", "reader")
 
 
 class Filter:
@@ -104,7 +94,6 @@ async def test_a_start_finds_or_makes_the_consumer_and_subscribes_at_once(
     written = fan_out.streams.put(25)
     await reader.start(TRIM_HORIZON, INITIAL)
     assert await read(reader, 25) == written
-    fan_out = fan_out
     assert [call.operation for call in fan_out.calls] == [
         "DescribeStreamSummary",
         "DescribeStreamConsumer",
@@ -230,7 +219,6 @@ async def test_a_renewal_that_fails_is_repeated_while_the_old_subscription_is_re
         written = fan_out.streams.put(1)
         assert await read(reader, 1) == written
         await asyncio.sleep(5)
-    fan_out = fan_out
     assert len(fan_out.subscriptions) == 2  # the first and the one of the third attempt
     assert len(fan_out.points()) == 4
 

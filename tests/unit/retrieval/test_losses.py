@@ -144,48 +144,45 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
 @pytest.mark.parametrize("how", ["paused", "hung", "stopped", "killed"])
-def test_a_loss_is_reported_however_long_nobody_read(mode: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_loss_is_reported_however_long_nobody_read(
+    mode: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-
-    @virtual
-    async def body() -> None:
-        async with at_the_tip(mode, maxRecords="1") as world:
-            match how:
-                case "paused":
-                    await world.act(lambda lease: writes.pause(lease, "by me"))
-                    await world.fleet.advance(60)
-                case "hung":
-                    world.recorder.hold_s = 3 * RETENTION_S
-                case "stopped":
-                    await world.worker.stop()
-                case "killed":
-                    await world.worker.crash()
-            await world.put_for(30)
-            if how == "paused":
-                await world.act(writes.resume)
-            elif how != "hung":
-                await world.restart()
-            await world.fleet.advance(300)
-            assert world.lost > 10
-            assert world.losses == len(said(caplog)) == 1
-            assert said(caplog) == ["ERROR"]
-            assert len(world.worker.metrics.lost_lately(world.fleet.clock.wall())) == 1
-            assert world.worker.metrics.lost_lately(world.fleet.clock.wall() + 24 * HOUR_S) == {}
-            assert [text.startswith("whatever came after record ") for text in world.events] == [True]
-
-    body()
+    async with at_the_tip(mode, maxRecords="1") as world:
+        match how:
+            case "paused":
+                await world.act(lambda lease: writes.pause(lease, "by me"))
+                await world.fleet.advance(60)
+            case "hung":
+                world.recorder.hold_s = 3 * RETENTION_S
+            case "stopped":
+                await world.worker.stop()
+            case "killed":
+                await world.worker.crash()
+        await world.put_for(30)
+        if how == "paused":
+            await world.act(writes.resume)
+        elif how != "hung":
+            await world.restart()
+        await world.fleet.advance(300)
+        assert world.lost > 10
+        assert world.losses == len(said(caplog)) == 1
+        assert said(caplog) == ["ERROR"]
+        assert len(world.worker.metrics.lost_lately(world.fleet.clock.wall())) == 1
+        assert world.worker.metrics.lost_lately(world.fleet.clock.wall() + 24 * HOUR_S) == {}
+        assert [text.startswith("whatever came after record ") for text in world.events] == [True]
 
 
-def test_a_reader_that_never_stops_but_falls_behind_the_retention_reports_it(caplog: pytest.LogCaptureFixture) -> None:
-    @virtual
-    async def body() -> None:
-        async with at_the_tip("POLLING", maxRecords="1") as world:
-            world.recorder.each_s = 60.0
-            await world.put_for(60)
-            assert world.losses > 0, "its iterators are all fresh, and skip what was trimmed without a word"
-            assert said(caplog)
-
-    body()
+@virtual
+async def test_a_reader_that_never_stops_but_falls_behind_the_retention_reports_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with at_the_tip("POLLING", maxRecords="1") as world:
+        world.recorder.each_s = 60.0
+        await world.put_for(60)
+        assert world.losses > 0, "its iterators are all fresh, and skip what was trimmed without a word"
+        assert said(caplog)
 
 
 @pytest.mark.parametrize(
@@ -198,56 +195,48 @@ def test_a_reader_that_never_stops_but_falls_behind_the_retention_reports_it(cap
         ("FANOUT", "child restarted"),
     ],
 )
-def test_a_quiet_shard_whose_last_record_is_trimmed_has_lost_nothing(
+@virtual
+async def test_a_quiet_shard_whose_last_record_is_trimmed_has_lost_nothing(
     mode: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    @virtual
-    async def body() -> None:
-        async with at_the_tip(mode) as world:
-            await world.fleet.advance(1.2 * RETENTION_S)
-            match how:
-                case "stopped":
-                    await world.worker.stop()
-                    await world.restart()
-                case "killed":
-                    await world.worker.crash()
-                    await world.fleet.advance(200)
-                    await world.restart()
-                case "child restarted":
-                    await world.act(lambda lease: writes.ask_restart(lease, "by me"))
-                case "iterator lost":
-                    world.recorder.hold_s = 400.0
-                    world.fleet.put(1)
-            await world.fleet.advance(200)
-            await world.put_for(2)
-            await world.fleet.advance(500)
-            assert world.lost == 0
-            assert (world.losses, said(caplog)) == (0, [])
-
-    body()
+    async with at_the_tip(mode) as world:
+        await world.fleet.advance(1.2 * RETENTION_S)
+        match how:
+            case "stopped":
+                await world.worker.stop()
+                await world.restart()
+            case "killed":
+                await world.worker.crash()
+                await world.fleet.advance(200)
+                await world.restart()
+            case "child restarted":
+                await world.act(lambda lease: writes.ask_restart(lease, "by me"))
+            case "iterator lost":
+                world.recorder.hold_s = 400.0
+                world.fleet.put(1)
+        await world.fleet.advance(200)
+        await world.put_for(2)
+        await world.fleet.advance(500)
+        assert world.lost == 0
+        assert (world.losses, said(caplog)) == (0, [])
 
 
-def test_a_number_that_no_record_has_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_number_that_no_record_has_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-    @virtual
-    async def body() -> None:
-        async with at_the_tip("POLLING") as world:
-            await world.worker.stop()
-            lease = world.fleet.lease(world.fleet.shards()[0].shard_id)
-            assert lease is not None and lease.checkpoint.number is not None
-            made_up = Position(str(lease.checkpoint.number - (1 << 36)))  # of this shard, just before the last record
-            row = world.fleet.dynamo.row(TABLE, lease.key)
-            assert row is not None
-            world.fleet.dynamo.put_row(TABLE, {**row, "checkpoint": {"S": made_up.sequence}})
-            await world.restart()
-            await world.fleet.advance(30)
-            assert (world.losses, said(caplog)) == (0, [])
-            assert "the stream has older records, and never had this one" in caplog.text
-
-    body()
+    async with at_the_tip("POLLING") as world:
+        await world.worker.stop()
+        lease = world.fleet.lease(world.fleet.shards()[0].shard_id)
+        assert lease is not None and lease.checkpoint.number is not None
+        made_up = Position(str(lease.checkpoint.number - (1 << 36)))  # of this shard, just before the last record
+        row = world.fleet.dynamo.row(TABLE, lease.key)
+        assert row is not None
+        world.fleet.dynamo.put_row(TABLE, {**row, "checkpoint": {"S": made_up.sequence}})
+        await world.restart()
+        await world.fleet.advance(30)
+        assert (world.losses, said(caplog)) == (0, [])
+        assert "the stream has older records, and never had this one" in caplog.text
 
 
 # --- starts without a record ------------------------------------------------------------------------------------------
@@ -262,51 +251,44 @@ def test_a_number_that_no_record_has_is_no_loss(caplog: pytest.LogCaptureFixture
         pytest.param(30.5, 24, 10, 0, id="a stream that is younger than its retention"),
     ],
 )
-def test_a_first_start_at_a_time_that_was_trimmed_reports_it(
+@virtual
+async def test_a_first_start_at_a_time_that_was_trimmed_reports_it(
     asked_h: float, kept_h: int, made_h: float, losses: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @virtual
-    async def body() -> None:
-        async with fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X") as world:
-            world.kinesis.stream(STREAM, world.clock.wall()).retention_h = kept_h
-            wanted_s = world.clock.wall() + (made_h - asked_h) * HOUR_S
-            for _ in range(int(made_h)):
-                world.put(1)
-                world.clock.skew_s += HOUR_S
-            worker = world.start("w1", initialPositionInStreamExtended=str(int(wanted_s)))
-            await world.advance(60)
-            assert world.recorder.data()
-            assert [part.losses for part in worker.metrics.shards.values()] == [losses]
-            assert said(caplog) == ["ERROR"] * losses
-
-    body()
+    async with fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X") as world:
+        world.kinesis.stream(STREAM, world.clock.wall()).retention_h = kept_h
+        wanted_s = world.clock.wall() + (made_h - asked_h) * HOUR_S
+        for _ in range(int(made_h)):
+            world.put(1)
+            world.clock.skew_s += HOUR_S
+        worker = world.start("w1", initialPositionInStreamExtended=str(int(wanted_s)))
+        await world.advance(60)
+        assert world.recorder.data()
+        assert [part.losses for part in worker.metrics.shards.values()] == [losses]
+        assert said(caplog) == ["ERROR"] * losses
 
 
 @pytest.mark.parametrize("position", ["TRIM_HORIZON", "LATEST"])
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
 @pytest.mark.parametrize("hours", [30, 20])
-def test_records_of_a_shard_without_a_checkpoint_that_are_trimmed_before_a_restart_are_reported(
+@virtual
+async def test_records_of_a_shard_without_a_checkpoint_that_are_trimmed_before_a_restart_are_reported(
     position: str, mode: str, hours: int
 ) -> None:
     keys = {"initialPositionInStream": position, "retrievalMode": mode, **SLOW_PACE}
-
-    @virtual
-    async def body() -> None:
-        async with fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", **keys) as world:
-            world.recorder = recorder = SlowRecorder(world.clock, checkpoint_every_batch=False)
-            worker = world.start("w1")
-            await world.advance(30)
-            world.put(1)
-            await world.until(world.all_delivered)
-            world.clock.skew_s += hours * HOUR_S
-            world.put(1)
-            await World(world, worker, recorder).act(lambda lease: writes.ask_restart(lease, "by me"))
-            await world.advance(300)
-            events = [one.text for one in worker.metrics.events.take() if one.kind is EventKind.LOST]
-            # The subscription that is renewed before the restart has lost its record, too.
-            assert [text.startswith("whatever arrived after ") for text in events[-1:]] == [True] * (hours > 24)
-
-    body()
+    async with fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", **keys) as world:
+        world.recorder = recorder = SlowRecorder(world.clock, checkpoint_every_batch=False)
+        worker = world.start("w1")
+        await world.advance(30)
+        world.put(1)
+        await world.until(world.all_delivered)
+        world.clock.skew_s += hours * HOUR_S
+        world.put(1)
+        await World(world, worker, recorder).act(lambda lease: writes.ask_restart(lease, "by me"))
+        await world.advance(300)
+        events = [one.text for one in worker.metrics.events.take() if one.kind is EventKind.LOST]
+        # The subscription that is renewed before the restart has lost its record, too.
+        assert [text.startswith("whatever arrived after ") for text in events[-1:]] == [True] * (hours > 24)
 
 
 REFUSED = StreamUnavailableError("GetRecords: AccessDeniedException: not authorized to perform kinesis:GetRecords")
@@ -316,35 +298,28 @@ def lacks(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.levelname for one in caplog.records if one.__dict__.get("action") == "retention_unknown"]
 
 
-def test_a_proof_that_the_policy_refuses_stops_no_shard(caplog: pytest.LogCaptureFixture) -> None:
-    @virtual
-    async def body() -> None:
-        async with at_the_tip("FANOUT") as world:
-            await world.worker.stop()
-            await world.put_for(30)
-            await world.restart()
-            world.worker.streams.faults = lambda operation: REFUSED if operation == "GetRecords" else None
-            await world.fleet.advance(300)
-            taken = len(world.recorder.data())
-            await world.put_for(2)
-            assert len(world.recorder.data()) == taken + 4, "it is read on"
-            assert (world.losses, lacks(caplog)) == (1, ["WARNING"])
-
-    body()
+@virtual
+async def test_a_proof_that_the_policy_refuses_stops_no_shard(caplog: pytest.LogCaptureFixture) -> None:
+    async with at_the_tip("FANOUT") as world:
+        await world.worker.stop()
+        await world.put_for(30)
+        await world.restart()
+        world.worker.streams.faults = lambda operation: REFUSED if operation == "GetRecords" else None
+        await world.fleet.advance(300)
+        taken = len(world.recorder.data())
+        await world.put_for(2)
+        assert len(world.recorder.data()) == taken + 4, "it is read on"
+        assert (world.losses, lacks(caplog)) == (1, ["WARNING"])
 
 
-def test_a_proof_that_is_refused_is_a_warning_once_for_all_shards(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_proof_that_is_refused_is_a_warning_once_for_all_shards(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-    @virtual
-    async def body() -> None:
-        async with fleet(2) as world:
-            model = ModelFanOut(world.kinesis, STREAM, world.clock, faults=lambda operation: REFUSED)
-            proofs, parts = Proofs(), [ShardMetrics(shard.shard_id, 0.0) for shard in world.shards()]
-            for part in parts:
-                losses = Losses(model, model, part.key, world.clock, part, proofs)
-                page: Any = SimpleNamespace(first_sequence="20", first_arrival_ms=None)
-                await losses.look_into(ReadState(StartingPoint(IteratorType.LATEST), asked="10"), page)
-            assert (lacks(caplog), [part.losses for part in parts]) == (["WARNING", "INFO"], [1, 1])
-
-    body()
+    async with fleet(2) as world:
+        model = ModelFanOut(world.kinesis, STREAM, world.clock, faults=lambda operation: REFUSED)
+        proofs, parts = Proofs(), [ShardMetrics(shard.shard_id, 0.0) for shard in world.shards()]
+        for part in parts:
+            losses = Losses(model, model, part.key, world.clock, part, proofs)
+            page: Any = SimpleNamespace(first_sequence="20", first_arrival_ms=None)
+            await losses.look_into(ReadState(StartingPoint(IteratorType.LATEST), asked="10"), page)
+        assert (lacks(caplog), [part.losses for part in parts]) == (["WARNING", "INFO"], [1, 1])

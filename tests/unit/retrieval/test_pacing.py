@@ -61,16 +61,6 @@ def test_jitter_halves_the_wait_at_most() -> None:
     assert delay_s(PACING, pace, 100.0, 0.0) == pytest.approx(THROTTLE_BACKOFF_S / 2)
 
 
-def test_a_success_ends_the_back_off() -> None:
-    pace = failed(failed(Pace(), 100.0, ERROR_BACKOFF_S), 101.0, ERROR_BACKOFF_S)
-    assert pace.failures == 2
-    assert delay_s(PACING, Pace(102.0, 0), 102.0, 1.0) == pytest.approx(1.5)
-
-
-def test_a_failed_first_call_is_waited_out() -> None:
-    assert delay_s(PACING, failed(Pace(), 100.0, ERROR_BACKOFF_S), 100.0, 0.0) >= CALL_INTERVAL_MIN_S
-
-
 @given(
     idle_s=st.floats(0, 100),
     catch_up_s=st.floats(0, 100),

@@ -22,9 +22,8 @@ from mld.retrieval.prefetch import BYTES_MAX, Budget
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader import EndOfShard, ReaderShares, ShardMissing
 from mld.retrieval.starting_points import FIRST_STEP_BACK_S, LATEST_MARGIN_S
-from tests.support.readers import at, live, read, sequences
+from tests.support.readers import at, bodies_of, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
-from tests.virtual_time import asked_of_pytest
 
 INITIAL = InitialPosition(TRIM_HORIZON)
 IDLE_S = 1.5
@@ -49,16 +48,7 @@ def reading(
     return streams
 
 
-def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """A test that is the body of `reading`."""
-
-    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        def run(**asked: Any) -> None:
-            reading(lambda streams, reader: test(streams, reader, **asked), **options)
-
-        return asked_of_pytest(test, run, "streams", "reader")
-
-    return decorate
+with_reader = bodies_of(reading, "streams", "reader")
 
 
 async def until_end(reader: PollingReader) -> tuple[list[str], EndOfShard]:
@@ -73,16 +63,6 @@ def at_wall(seconds_after_epoch: float) -> StartingPoint:
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
-
-
-@with_reader()
-async def test_records_arrive_in_order_and_the_first_fetch_is_immediate(
-    streams: MemoryStreams, reader: PollingReader
-) -> None:
-    written = streams.put(5)
-    await reader.start(TRIM_HORIZON, INITIAL)
-    assert sequences(await reader.next()) == written
-    assert streams.times("GetRecords") == [0.0]
 
 
 @with_reader()
@@ -266,14 +246,17 @@ async def test_an_iterator_lost_before_the_first_record_is_taken_at_the_checkpoi
 
 
 @with_reader()
-async def test_throttling_backs_off_exponentially(streams: MemoryStreams, reader: PollingReader) -> None:
+async def test_throttling_backs_off_exponentially_until_an_answer_comes(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
     streams.fail("GetRecords", *[errors.StreamThrottledError("scripted")] * 8)
     await reader.start(TRIM_HORIZON, INITIAL)
     await reader.next()
-    times = streams.times("GetRecords")
-    gaps = [late - early for early, late in pairwise(times)]
+    await reader.next()
+    *gaps, last = [late - early for early, late in pairwise(streams.times("GetRecords"))]
     for gap, longest in zip(gaps, [1, 2, 4, 8, 10, 10, 10, 10], strict=True):
         assert longest / 2 <= gap <= longest
+    assert last == pytest.approx(IDLE_S)
 
 
 def test_each_kind_of_error_in_a_streak_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -314,14 +297,6 @@ def test_an_unexpected_exception_is_waited_out_like_any_error(caplog: pytest.Log
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
-
-
-@with_reader(max_records=10)
-async def test_the_end_comes_after_all_records_with_the_children(streams: MemoryStreams, reader: PollingReader) -> None:
-    written = streams.put(25)
-    children = streams.close("child-1", "child-2")
-    await reader.start(TRIM_HORIZON, INITIAL)
-    assert await until_end(reader) == (written, EndOfShard(children))
 
 
 @with_reader()
@@ -392,17 +367,6 @@ async def test_a_shard_that_stays_missing_never_ends(streams: MemoryStreams, rea
 
 
 # --- LATEST -----------------------------------------------------------------------------------------------------------
-
-
-@with_reader()
-async def test_a_latest_reader_whose_iterator_expires_misses_nothing(
-    streams: MemoryStreams, reader: PollingReader
-) -> None:
-    streams.fail("GetRecords", *[errors.StreamUnavailableError("scripted")] * 100)
-    await reader.start(LATEST, INITIAL)
-    written = streams.put(3)
-    assert await read(reader, 3) == written
-    assert streams.points()[1] == at_wall(-LATEST_MARGIN_S)
 
 
 @with_reader()
