@@ -278,15 +278,6 @@ async def test_the_time_ends_a_run_that_is_not_done(world) -> None:
 
 
 @in_fleet(1)
-async def test_with_a_time_a_failing_shard_is_tried_until_it_is_over(world) -> None:
-    world.put(20)
-    started = world.clock.monotonic()
-    why = await ended(begin(world, script=Failing(world.clock), time_max_s=4 * STALL_S), 5 * STALL_S)
-    assert "--max-time" in why
-    assert world.clock.monotonic() - started >= 4 * STALL_S
-
-
-@in_fleet(1)
 async def test_a_busy_child_is_waited_for_however_long_it_takes(world) -> None:
     world.recorder.work_s = 3 * STALL_S
     world.put(5)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from mld.daemon.until_tip import UntilTip
 from tests.simulation.table_streams import TableStreamFleet
-from tests.virtual_time import run_virtual
+from tests.virtual_time import asked_of_pytest, virtual
 
 HOUR_S = 3600.0
 
 
-def in_table_fleet(body: Callable[[TableStreamFleet], Awaitable[None]]) -> None:
-    async def live() -> None:
+def in_table_fleet(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that runs in virtual time and is given a fleet as `fleet`."""
+
+    @virtual
+    async def run(**asked: Any) -> None:
         fleet = TableStreamFleet()
         try:
-            await body(fleet)
+            await test(fleet, **asked)
         finally:
             await fleet.close()
 
-    run_virtual(live())
+    return asked_of_pytest(test, run, "fleet")
 
 
 async def run_ends(fleet: TableStreamFleet, name: str = "w1", within_s: float = 90.0) -> str | None:
@@ -35,53 +39,49 @@ async def run_ends(fleet: TableStreamFleet, name: str = "w1", within_s: float = 
 
 
 @pytest.mark.parametrize("pages", [0, 1, 3, 9])
-def test_an_empty_stretch_is_not_the_tip(pages: int) -> None:
-    async def body(fleet: TableStreamFleet) -> None:
-        fleet.service.streams.stretch_pages = pages
-        fleet.put_items(50, Random(1))
+@in_table_fleet
+async def test_an_empty_stretch_is_not_the_tip(fleet: TableStreamFleet, pages: int) -> None:
+    fleet.service.streams.stretch_pages = pages
+    fleet.put_items(50, Random(1))
+    assert await run_ends(fleet) is None
+    assert fleet.everything_is_delivered()
+
+
+@in_table_fleet
+async def test_a_run_on_an_idle_stream_ends(fleet: TableStreamFleet) -> None:
+    assert await run_ends(fleet) is None
+
+
+@in_table_fleet
+async def test_a_run_on_a_stream_that_is_never_quiet_ends_with_all_that_was_there_when_it_began(
+    fleet: TableStreamFleet,
+) -> None:
+    async def produce() -> None:
+        while True:
+            fleet.put_items(1, rng)
+            await asyncio.sleep(5)
+
+    rng = Random(1)
+    fleet.service.streams.stretch_pages = 1
+    fleet.put_items(50, rng)
+    there = {item: list(values) for item, values in fleet.values.items()}
+    producing = asyncio.create_task(produce())
+    try:
         assert await run_ends(fleet) is None
-        assert fleet.everything_is_delivered()
-
-    in_table_fleet(body)
-
-
-def test_a_run_on_an_idle_stream_ends() -> None:
-    async def body(fleet: TableStreamFleet) -> None:
-        assert await run_ends(fleet) is None
-
-    in_table_fleet(body)
+    finally:
+        producing.cancel()
+    found = fleet.delivered()
+    assert all(set(values) <= set(found[item]) for item, values in there.items())
 
 
-def test_a_run_on_a_stream_that_is_never_quiet_ends_with_all_that_was_there_when_it_began() -> None:
-    async def body(fleet: TableStreamFleet) -> None:
-        async def produce() -> None:
-            while True:
-                fleet.put_items(1, rng)
-                await asyncio.sleep(5)
-
-        rng = Random(1)
-        fleet.service.streams.stretch_pages = 1
-        fleet.put_items(50, rng)
-        there = {item: list(values) for item, values in fleet.values.items()}
-        producing = asyncio.create_task(produce())
-        try:
-            assert await run_ends(fleet) is None
-        finally:
-            producing.cancel()
-        found = fleet.delivered()
-        assert all(set(values) <= set(found[item]) for item, values in there.items())
-
-    in_table_fleet(body)
-
-
-def test_a_stretch_that_was_too_long_is_read_at_the_latest_after_its_shard_has_ended() -> None:
-    async def body(fleet: TableStreamFleet) -> None:
-        fleet.service.streams.stretch_pages = 60
-        fleet.put_items(20, Random(1))
-        assert await run_ends(fleet) is None
-        assert not fleet.everything_is_delivered(), "the stretch was longer than a run waits"
-        await asyncio.sleep(5 * HOUR_S)
-        assert await run_ends(fleet, "w2", within_s=600) is None
-        assert fleet.everything_is_delivered()
-
-    in_table_fleet(body)
+@in_table_fleet
+async def test_a_stretch_that_was_too_long_is_read_at_the_latest_after_its_shard_has_ended(
+    fleet: TableStreamFleet,
+) -> None:
+    fleet.service.streams.stretch_pages = 60
+    fleet.put_items(20, Random(1))
+    assert await run_ends(fleet) is None
+    assert not fleet.everything_is_delivered(), "the stretch was longer than a run waits"
+    await asyncio.sleep(5 * HOUR_S)
+    assert await run_ends(fleet, "w2", within_s=600) is None
+    assert fleet.everything_is_delivered()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.protocol.child_command import shell_command, split_command
+from mld.protocol.child_command import split_command
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,3 @@ from mld.protocol.child_command import shell_command, split_command
 )
 def test_a_command_is_split_at_spaces_and_nothing_is_expanded(value: str, command: list[str]) -> None:
     assert split_command(value) == command
-
-
-def test_a_script_without_an_interpreter_line_is_given_to_the_shell_with_its_arguments() -> None:
-    assert shell_command("/opt/run", ["run", "a", "b"]) == ["/bin/sh", "/opt/run", "a", "b"]

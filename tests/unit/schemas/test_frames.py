@@ -28,18 +28,6 @@ def test_the_worked_frames_give_their_payload(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"\x03", PLAIN[:17], b"\x02" + PLAIN[1:], b"\x03\x01" + PLAIN[2:], b"\x03\x04" + PLAIN[2:], b'{"a":1}' * 9],
-)
-def test_what_java_does_not_recognise_is_no_frame(data: bytes) -> None:
-    assert frame_of(data) is None
-
-
-def test_a_frame_may_be_empty() -> None:
-    assert frame_of(PLAIN[:HEADER_BYTES]) is not None
-
-
-@pytest.mark.parametrize(
     ("payload", "why"),
     [
         (b"", "cut off"),

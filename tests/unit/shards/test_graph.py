@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mld.core.errors import InvalidStreamResponseError
-from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition
+from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.core.streams import HASH_KEY_MAX, Shard
 from mld.leases.lease import Lease
 from mld.shards.graph import (
@@ -25,7 +25,6 @@ from tests.unit.shards.twins import (
     GRAPH_M,
     GRAPH_S,
     done,
-    grow,
     leases_for_empty_table,
     missing_leases,
     numbers,
@@ -187,5 +186,3 @@ def test_graphs_of_the_examples_are_sound() -> None:
     # The builder of the examples is itself under test: open shards cover the key space.
     for graph in (GRAPH_A, GRAPH_B, GRAPH_C, GRAPH_S, GRAPH_M):
         assert partition_fault([s for s in graph if s.is_open]) is None
-    assert grow({}, {0: 1})[0].is_open
-    assert {AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON} >= {FROM_LATEST.sentinel, FROM_TIMESTAMP.sentinel}

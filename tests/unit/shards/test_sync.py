@@ -17,7 +17,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.shards.detector import ShardDetector
 from mld.shards.stream_leases import StreamLeases
-from mld.shards.sync import ShardSync, SyncResult, SyncStatus, bootstrap_filter
+from mld.shards.sync import ShardSync, SyncResult, SyncStatus
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,
@@ -71,7 +71,6 @@ def test_an_empty_table_is_filled_from_the_filtered_listing(
     result = run_virtual(_sync(table, stream, initial).bootstrap(EMPTY))
 
     assert stream.calls == [(shard_filter, None)]
-    assert bootstrap_filter(initial) == shard_filter
     assert (result.status, numbers(result.created), result.shards) == (SyncStatus.DONE, {4, 8, 9, 10}, OPEN_OF_A)
     assert {lease.checkpoint for lease in table.rows.values()} == {initial.sentinel}
 
@@ -266,15 +265,6 @@ def test_the_snapshot_does_not_pass_over_rows_that_are_still_read() -> None:
     result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(seen(rows)))
 
     assert numbers(result.created) == {1, 3}
-
-
-@pytest.mark.parametrize("initial", [FROM_LATEST, FROM_HORIZON])
-def test_no_snapshot_is_taken_for_the_other_positions(initial: InitialPosition) -> None:
-    stream = SnapshotStream(GRAPH_A)
-
-    run_virtual(_sync(MemoryTable([row(4)]), stream, initial).sync(seen([row(4)])))
-
-    assert stream.calls == [(None, None)]
 
 
 # --- absence is proven, not assumed -----------------------------------------------------------------------------------
