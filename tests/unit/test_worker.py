@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mld.core.errors import AwsError, StartupError, StreamThrottledError, StreamUnavailableError
+from mld.core.errors import AwsError, StartupError, StreamThrottledError
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, throttled
@@ -15,48 +15,6 @@ SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
 SHARD_2 = "shardId-000000000002"
 SHARD_3 = "shardId-000000000003"
-
-
-@in_fleet(1)
-async def test_a_child_row_deleted_by_hand_comes_back_from_the_horizon(world):
-    world.start()
-    world.put(10)
-    await world.until(world.all_delivered)
-    world.split(SHARD_0)
-    world.recorder.checkpoint_every_batch = False  # so that the parent's row stays, and with it the memory of the child
-    await world.until(lambda: world.lease(SHARD_1) is not None, 30)
-    world.dynamo.delete_row(TABLE, SHARD_1)
-    world.put(50)
-    await world.until(lambda: world.lease(SHARD_1) is not None, 400)
-    await world.until(world.all_delivered, 60)
-    assert str(world.lease(SHARD_1).checkpoint) == "TRIM_HORIZON"
-
-
-@virtual
-async def test_a_child_that_dies_while_its_shard_is_quiet_is_replaced_at_once():
-    """What it had accepted and not checkpointed must not wait for the next record, which may be hours away."""
-
-    class DiesIdle(Recorder):
-        died = False
-
-        async def __call__(self, child):
-            while not self.died:
-                message = await child.receive()
-                child.done(message)
-                if message["action"] == "processRecords":
-                    await self.clock.sleep(1.0)
-                    self.died = True
-                    return
-            await super().__call__(child)
-
-    async with fleet(1) as world:
-        world.recorder = DiesIdle(world.clock)
-        worker = world.start()
-        world.put(10)
-        await world.until(lambda: world.recorder.died)
-        assert await world.until(world.all_delivered) < 10
-        assert len(worker.host.children) == 2
-        world.check_order()
 
 
 @in_fleet(2)
@@ -90,35 +48,6 @@ async def test_a_table_of_something_else_ends_the_start_at_once_and_names_the_ke
         ):
             await asyncio.wait_for(asyncio.shield(world.start().task), 600)
         assert world.clock.monotonic() - began < 5.0
-
-
-@in_fleet(2)
-async def test_kinesis_errors_are_waited_out(world):
-    worker = world.start()
-    world.put(10)
-    await world.until(world.all_delivered)
-    errors = iter([StreamThrottledError("slow"), StreamUnavailableError("500"), None] * 10_000)
-    worker.streams.faults = lambda operation: next(errors)
-    for _ in range(10):
-        world.put(10)
-        await world.advance(5)
-    worker.streams.faults = lambda operation: None
-    await world.until(world.all_delivered, 60)
-    world.check_order()
-    assert len(world.recorder.deliveries) == len(world.put_data)
-
-
-@in_fleet(1)
-async def test_an_executable_that_vanished_is_retried_like_a_failing_child(world):
-    world.put(5)
-    worker = world.start()
-    await world.until(world.all_delivered)
-    worker.host.refuse = True
-    await worker.host.children[0].kill()
-    await world.advance(3)
-    worker.host.refuse = False
-    world.put(5)
-    await world.until(world.all_delivered, 30)
 
 
 @virtual

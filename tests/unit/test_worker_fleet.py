@@ -31,7 +31,8 @@ def keys(world: Fleet) -> list[str]:
     return [shard.shard_id for shard in world.shards() if world.lease(shard.shard_id) is not None]
 
 
-def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings() -> None:
+@in_fleet(2, gracefulLeaseHandoffTimeoutMillis="5000", **V3X)
+async def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings(world) -> None:
     async def never_ready_to_go(child: MemoryChild) -> None:
         while True:
             message = await child.receive()
@@ -39,21 +40,16 @@ def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings() -> Non
                 await asyncio.get_running_loop().create_future()
             child.done(message)
 
-    async def story() -> None:
-        async with fleet(2, gracefulLeaseHandoffTimeoutMillis="5000", **V3X) as world:
+    def pending() -> list[str]:
+        return [key for key in keys(world) if world.lease(key).checkpoint_owner is not None]
 
-            def pending() -> list[str]:
-                return [key for key in keys(world) if world.lease(key).checkpoint_owner is not None]
-
-            world.start("w1", never_ready_to_go)
-            await world.until(lambda: list(owners(world).values()) == ["w1"] * 2)
-            world.start("w2", seed=2)
-            await world.until(lambda: bool(pending()), 200)
-            took = await world.until(lambda: not pending(), 60)
-            assert 5.0 <= took <= 10.0, took
-            assert sorted(owners(world).values()) == ["w1", "w2"]
-
-    run_virtual(story())
+    world.start("w1", never_ready_to_go)
+    await world.until(lambda: list(owners(world).values()) == ["w1"] * 2)
+    world.start("w2", seed=2)
+    await world.until(lambda: bool(pending()), 200)
+    took = await world.until(lambda: not pending(), 60)
+    assert 5.0 <= took <= 10.0, took
+    assert sorted(owners(world).values()) == ["w1", "w2"]
 
 
 @pytest.mark.parametrize("phase_s", range(5))
@@ -110,23 +106,20 @@ async def test_a_lease_lost_while_its_worker_leaves_ends_its_deliveries(world) -
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_lease_whose_counter_a_stranger_has_raised_is_read_again_after_its_duration(workers: int) -> None:
+@in_fleet(2, **V3X)
+async def test_a_lease_whose_counter_a_stranger_has_raised_is_read_again_after_its_duration(world, workers) -> None:
     """Its owner takes that for a process with its own worker id, and waits for it to fall silent."""
 
-    @in_fleet(2, **V3X)
-    async def run(world) -> None:
-        for number in range(workers):
-            world.start(f"w{number}", seed=number)
-        await world.advance(60)
-        for key in keys(world):
-            row = dict(world.dynamo.row(TABLE, key))
-            world.dynamo.put_row(TABLE, row | {"leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
-        await world.advance(6)
-        world.put(20)
-        took = await world.until(world.all_delivered, 60)
-        assert took <= 10 + 2
-
-    run()
+    for number in range(workers):
+        world.start(f"w{number}", seed=number)
+    await world.advance(60)
+    for key in keys(world):
+        row = dict(world.dynamo.row(TABLE, key))
+        world.dynamo.put_row(TABLE, row | {"leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
+    await world.advance(6)
+    world.put(20)
+    took = await world.until(world.all_delivered, 60)
+    assert took <= 10 + 2
 
 
 class Busy(Recorder):
@@ -197,33 +190,28 @@ async def test_a_table_slower_than_the_renewals_costs_no_shard_and_accuses_nobod
     assert "failoverTimeMillis" in warning.getMessage()
 
 
-@pytest.mark.parametrize("seed", [14])
-def test_a_lone_worker_is_never_accused_of_a_twin(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+@in_fleet(6, **V3X)
+async def test_a_lone_worker_is_never_accused_of_a_twin(world, caplog) -> None:
     """Requests are lost, refused and answered late for 40 s."""
     caplog.set_level("INFO", logger="mld")
+    rng = Random(14)
+    one = world.start("w0", seed=14)
+    await world.until(lambda: len(one.worker.held()) == 6)
+    await world.advance(40 + rng.uniform(0, 10))
+    began_at = world.clock.monotonic()
 
-    async def story() -> None:
-        rng = Random(seed)
-        async with fleet(6, **V3X) as world:
-            one = world.start("w0", seed=seed)
-            await world.until(lambda: len(one.worker.held()) == 6)
-            await world.advance(40 + rng.uniform(0, 10))
-            began_at = world.clock.monotonic()
+    def trouble(_sender: str, operation: str, _params: object) -> Fault | None:
+        passed_s = world.clock.monotonic() - began_at
+        if operation == "UpdateItem" and passed_s < 40.0:
+            kind = rng.choice((lost_request, throttled, lost_reply, None))
+            if kind is not None:
+                return kind(operation)
+        slow = Fault(delay_before_s=rng.uniform(0.1, 1.0), delay_after_s=rng.uniform(0.1, 1.0))
+        return slow if passed_s < 60.0 else None
 
-            def trouble(_sender: str, operation: str, _params: object) -> Fault | None:
-                passed_s = world.clock.monotonic() - began_at
-                if operation == "UpdateItem" and passed_s < 40.0:
-                    kind = rng.choice((lost_request, throttled, lost_reply, None))
-                    if kind is not None:
-                        return kind(operation)
-                slow = Fault(delay_before_s=rng.uniform(0.1, 1.0), delay_after_s=rng.uniform(0.1, 1.0))
-                return slow if passed_s < 60.0 else None
-
-            world.dynamo.faults = trouble
-            await world.advance(120)
-            assert len(one.worker.held()) == 6
-
-    run_virtual(story())
+    world.dynamo.faults = trouble
+    await world.advance(120)
+    assert len(one.worker.held()) == 6
     assert "another process" not in caplog.text
 
 

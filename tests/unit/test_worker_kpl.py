@@ -13,10 +13,9 @@ import pytest
 from mld.core.positions import Position
 from mld.local.kinesis import PutEntry
 from mld.retrieval.kpl import SLICE
-from tests.support.fleet import STREAM, Fleet, fleet, in_fleet
+from tests.support.fleet import STREAM, Fleet, in_fleet
 from tests.support.kpl import User, aggregate, field, number, sealed
 from tests.twins.children import ChildExit, MemoryChild
-from tests.virtual_time import run_virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -72,33 +71,18 @@ class Halfway:
 
 
 @in_fleet(1)
-async def test_a_child_that_died_inside_an_aggregate_is_followed_from_there(world):
-    script = Halfway(1, dies=True)
-    first, last = put(world, *users("a", "b")), put(world, *users("c", "d", "e", "f"))
-    world.start(script=script)
-    await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
-    after = put(world, *users("g", "h"))
-    await world.until(lambda: len(script.got[1]) == 4)
-    assert script.starts[1] == (last, 1)
-    assert script.got == [
-        [(first, 0), (first, 1), (last, 0), (last, 1), (last, 2), (last, 3)],
-        [(last, 2), (last, 3), (after, 0), (after, 1)],
-    ]
-
-
-@in_fleet(1)
 async def test_another_worker_goes_on_inside_the_aggregate(world):
-    script = Halfway(0, dies=False)
+    script = Halfway(1, dies=False)
     put(world, *users("a", "b"))
-    last = put(world, *users("c", "d", "e"))
+    last = put(world, *users("c", "d", "e", "f"))
     first = world.start("w1", script=script)
     await world.until(lambda: bool(script.got and script.got[0]))
     await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel)
-    assert world.lease(SHARD_0).checkpoint == Position(last, 0)
+    assert world.lease(SHARD_0).checkpoint == Position(last, 1)
     await first.crash()
     world.start("w2", script=script, seed=2)
     await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
-    assert (script.starts[1], script.got[1]) == ((last, 0), [(last, 1), (last, 2)])
+    assert (script.starts[1], script.got[1]) == ((last, 1), [(last, 2), (last, 3)])
 
 
 @in_fleet(1)
@@ -127,6 +111,7 @@ async def test_an_aggregate_that_ends_a_shard_is_finished_before_the_children_be
     world.start(script=script)
     await world.until(lambda: script.at_end == [SHARD_0])
     assert script.got[:2] == [[(last, 0), (last, 1), (last, 2)], [(last, 2)]]
+    assert script.starts[1] == (last, 1)
     assert world.lease(SHARD_0).checkpoint.is_shard_end
 
 
@@ -146,7 +131,8 @@ async def test_an_aggregate_built_for_the_parent_yields_nothing_in_a_child(world
 
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
-def test_misrouted_user_records_are_counted_and_reported_once_a_minute(mode: str, caplog: pytest.LogCaptureFixture):
+@in_fleet(2)
+async def test_misrouted_user_records_are_counted_and_reported_once_a_minute(world, mode, caplog):
     secret = "somebody@example.com"
     low = [User(secret, b"low", "5")]
     astray = [*low, User(secret, b"high", str(MIDDLE + 1)), *low]
@@ -154,83 +140,76 @@ def test_misrouted_user_records_are_counted_and_reported_once_a_minute(mode: str
     def reports():
         return [r for r in caplog.records if getattr(r, "action", "") == "aggregate_misrouted"]
 
-    async def story() -> None:
-        async with fleet(2, retrievalMode=mode) as world:
-            running = world.start()
-            await world.until(lambda: len(running.host.living()) == 2)
-            first = put(world, *astray)
-            await world.until(lambda: bool(reports()))
-            for _ in range(100):
-                put(world, *astray)
-                put(world, *low, *low)
-                await world.advance(1.0)
-            await world.until(lambda: len(world.recorder.deliveries) == 200)
-            await running.host.living()[0].kill()  # what is read again counts once
-            await running.host.living()[0].kill()
-            await world.advance(120)
-            assert [(r.shard, r.user_records_total) for r in reports()][-1] == (SHARD_0, 303)
-            assert sum(r.user_records for r in reports()) == 303
-            assert len(reports()) == 3  # at once, and after each minute with something new
-            assert reports()[-1].aggregates_total == 101
-            assert {r.shard for r in reports()} == {SHARD_0}
-            text = reports()[0].getMessage()
-            assert f"{first}/1" in text and "0x80000000" in text and "0x7fffffff" in text
-            put(world, *astray)
-            await world.until(lambda: len(reports()) == 4)
-            put(world, *astray)
-            await world.advance(5)
-            assert await running.stop()
-            assert sum(r.user_records for r in reports()) == 309, "the rest is told at the end"
-        assert secret not in caplog.text
-
-    with caplog.at_level(logging.WARNING):
-        run_virtual(story())
+    caplog.set_level(logging.WARNING)
+    running = world.start(retrievalMode=mode)
+    await world.until(lambda: len(running.host.living()) == 2)
+    first = put(world, *astray)
+    await world.until(lambda: bool(reports()))
+    for _ in range(100):
+        put(world, *astray)
+        put(world, *low, *low)
+        await world.advance(1.0)
+    await world.until(lambda: len(world.recorder.deliveries) == 200)
+    await running.host.living()[0].kill()  # what is read again counts once
+    await running.host.living()[0].kill()
+    await world.advance(120)
+    assert [(r.shard, r.user_records_total) for r in reports()][-1] == (SHARD_0, 303)
+    assert sum(r.user_records for r in reports()) == 303
+    assert len(reports()) == 3  # at once, and after each minute with something new
+    assert reports()[-1].aggregates_total == 101
+    assert {r.shard for r in reports()} == {SHARD_0}
+    text = reports()[0].getMessage()
+    assert f"{first}/1" in text and "0x80000000" in text and "0x7fffffff" in text
+    put(world, *astray)
+    await world.until(lambda: len(reports()) == 4)
+    put(world, *astray)
+    await world.advance(5)
+    assert await running.stop()
+    assert sum(r.user_records for r in reports()) == 309, "the rest is told at the end"
+    assert secret not in caplog.text
 
 
-def test_of_a_partition_key_only_its_length_and_some_of_its_hash_are_logged(caplog: pytest.LogCaptureFixture):
+@in_fleet(2)
+async def test_of_a_partition_key_only_its_length_and_some_of_its_hash_are_logged(world, caplog):
     key = "somebody@example.com"
     hash_key = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
     away = 0 if hash_key >= MIDDLE else MIDDLE
-
-    async def story() -> None:
-        async with fleet(2) as world:
-            put(world, User(key, b"x"), hash_key=away)
-            world.start()
-            await world.until(lambda: "aggregate_misrouted" in [getattr(r, "action", "") for r in caplog.records])
-
-    with caplog.at_level(logging.WARNING):
-        run_virtual(story())
+    caplog.set_level(logging.WARNING)
+    put(world, User(key, b"x"), hash_key=away)
+    running = world.start()
+    await world.until(lambda: "aggregate_misrouted" in [getattr(r, "action", "") for r in caplog.records])
+    assert await running.stop()
     assert f"0x{hash_key >> 96:08x}… (hash of a partition key of 20 bytes)" in caplog.text
     assert key not in caplog.text and str(hash_key) not in caplog.text
 
 
-def test_malformed_aggregates_are_counted_and_reported_once_a_minute(caplog: pytest.LogCaptureFixture):
+@in_fleet(1)
+async def test_malformed_aggregates_are_counted_and_reported_once_a_minute(world, caplog):
     secret = "somebody@example.com"
     broken = aggregate([User(secret * 20, b"x")])
 
     def reports():
         return [r for r in caplog.records if getattr(r, "action", "") == "aggregate_malformed"]
 
-    async def story() -> None:
-        async with fleet(1) as world:
-            running = world.start()
-            for number in range(101):
-                world.kinesis.put_record(STREAM, PutEntry.of(broken, "a", 0), now=world.clock.wall())
-                await world.until(lambda number=number: len(world.recorder.data()) == number + 1)
-                await world.advance(1.0)
-            await running.host.living()[0].kill()  # what is read again counts once
-            await world.advance(120)
-            assert world.recorder.data() == [broken] * 101
-            assert len(reports()) <= 4  # at once, and after each minute with something new
-            assert sum(r.aggregates for r in reports()) == reports()[-1].aggregates_total == 101
-            assert await running.stop()
-        assert secret not in caplog.text and "more than 256 characters" in caplog.text
-
-    with caplog.at_level(logging.WARNING):
-        run_virtual(story())
+    caplog.set_level(logging.WARNING)
+    running = world.start()
+    for count in range(1, 102):
+        world.kinesis.put_record(STREAM, PutEntry.of(broken, "a", 0), now=world.clock.wall())
+        await world.until(lambda count=count: len(world.recorder.data()) == count)
+        await world.advance(1.0)
+    assert not world.lease(SHARD_0).checkpoint.is_sentinel
+    await running.host.living()[0].kill()  # what is read again counts once
+    await world.advance(120)
+    assert world.recorder.data() == [broken] * 101
+    assert len(reports()) <= 4  # at once, and after each minute with something new
+    assert {r.levelname for r in reports()} == {"WARNING"}
+    assert sum(r.aggregates for r in reports()) == reports()[-1].aggregates_total == 101
+    assert await running.stop()
+    assert secret not in caplog.text and "more than 256 characters" in caplog.text
 
 
-def test_a_large_aggregate_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch):
+@in_fleet(1)
+async def test_a_large_aggregate_leaves_the_loop_to_others(world, monkeypatch):
     entries = 100_000
     hostile = sealed(field(1, b"k") + field(3, number(1, 0) + field(3, b"")) * entries + field(3, b""))
     turns: Counter[float] = Counter()
@@ -240,28 +219,8 @@ def test_a_large_aggregate_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyP
         turns[loop.time()] += 1  # virtual time stands while anybody works
         once(loop)
 
-    async def story() -> None:
-        async with fleet(1) as world:
-            world.kinesis.put_record(STREAM, PutEntry.of(hostile, "a", 0), now=world.clock.wall())
-            world.start()
-            await world.until(lambda: world.recorder.data() == [hostile])
-
     monkeypatch.setattr(asyncio.BaseEventLoop, "_run_once", counted)
-    run_virtual(story())
+    world.kinesis.put_record(STREAM, PutEntry.of(hostile, "a", 0), now=world.clock.wall())
+    world.start()
+    await world.until(lambda: world.recorder.data() == [hostile])
     assert max(turns.values()) > entries // SLICE
-
-
-def test_a_malformed_aggregate_reaches_the_child_and_is_reported(caplog: pytest.LogCaptureFixture):
-    async def story() -> None:
-        async with fleet(1) as world:
-            broken = aggregate([User("k", b"x", "no number")])
-            world.kinesis.put_record(STREAM, PutEntry.of(broken, "a", 0), now=world.clock.wall())
-            world.start()
-            await world.until(lambda: world.recorder.data() == [broken])
-            await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel)
-
-    with caplog.at_level(logging.WARNING):
-        run_virtual(story())
-    reported = [r for r in caplog.records if getattr(r, "action", "") == "aggregate_malformed"]
-    assert [r.levelname for r in reported] == ["WARNING"]
-    assert "is not a decimal number" in reported[0].getMessage()

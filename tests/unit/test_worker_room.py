@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import LEASE_TABLE_KEY, Place
-from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus
-from mld.operating.plan import ActPlan
 from mld.operating.steering import plan_drain, plan_move
-from mld.operating.table_access import carry_out
-from tests.support.fleet import TABLE, Fleet, Running, fleet, in_fleet, settings_of
+from tests.support.fleet import TABLE, Fleet, Running, fleet, in_fleet
+from tests.support.operators import act
 from tests.support.tiers import sliced
 from tests.virtual_time import virtual
 
@@ -35,17 +30,20 @@ def unread(world: Fleet, *workers: Running) -> set[str]:
     return {shard.shard_id for shard in world.shards() if shard.view().is_open} - read
 
 
-async def act(world: Fleet, plan: Callable[[FleetStatus], ActPlan]) -> None:
-    """As operators do."""
-    service, settings = world.dynamo.client("operator"), settings_of()
-    table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
-    seen = await FleetReader(settings, service, table, world.clock, view_rules(settings)).look()
-    await carry_out(plan(seen), lambda _: table, world.clock)
+async def settled(world: Fleet, seconds: float = 60.0) -> dict[str, Running]:
+    """Three workers that have read all shards for a while."""
+    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
+    await world.until(lambda: not unread(world, *workers.values()), 60)
+    await world.advance(seconds)
+    return workers
 
 
-async def drain(world: Fleet, worker: str, leases_max: int) -> None:
+async def drain_least(world: Fleet, workers: dict[str, Running]) -> str:
+    """Drain the worker with the fewest leases, of workers that may have two."""
+    drained = min(workers, key=lambda name: len(workers[name].worker.held()))
     place = Place(TABLE, LEASE_TABLE_KEY)
-    await act(world, lambda seen: plan_drain(seen, worker, place, "by me", leases_max, is_3x=True))
+    await act(world, lambda seen: plan_drain(seen, drained, place, "by me", 2, is_3x=True))
+    return drained
 
 
 @modes
@@ -101,11 +99,8 @@ async def test_a_shard_without_a_worker_with_room_is_an_error_a_metric_and_over_
 
 @in_fleet(5, maxLeasesForWorker="2", **V3X)
 async def test_a_drain_fills_nobody_beyond_the_limit_and_leaves_what_has_no_other_place(world: Fleet) -> None:
-    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
-    await world.until(lambda: not unread(world, *workers.values()), 60)
-    await world.advance(60)
-    drained = min(workers, key=lambda name: len(workers[name].worker.held()))
-    await drain(world, drained, 2)
+    workers = await settled(world)
+    await drain_least(world, workers)
     for _ in range(900):
         await world.advance(0.1)
         assert max(len(one.worker.held()) for one in workers.values()) <= 2
@@ -114,9 +109,7 @@ async def test_a_drain_fills_nobody_beyond_the_limit_and_leaves_what_has_no_othe
 
 @in_fleet(6, maxLeasesForWorker="3", varianceBalancingFrequency="1000", **V3X)
 async def test_a_worker_above_its_limit_keeps_what_was_moved_to_it_and_hands_as_much_on(world: Fleet) -> None:
-    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
-    await world.until(lambda: not unread(world, *workers.values()), 60)
-    await world.advance(60)
+    workers = await settled(world)
     had = len(workers["a"].worker.held())
     moved = sorted({shard.shard_id for shard in world.shards()} - workers["a"].worker.held())[: 4 - had]
     for key in moved:
@@ -129,11 +122,8 @@ async def test_a_worker_above_its_limit_keeps_what_was_moved_to_it_and_hands_as_
 
 @in_fleet(4, maxLeasesForWorker="2", **V3X)
 async def test_a_drained_worker_takes_what_nobody_else_has_room_for(world: Fleet) -> None:
-    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
-    await world.until(lambda: not unread(world, *workers.values()), 60)
-    await world.advance(60)
-    drained = min(workers, key=lambda name: len(workers[name].worker.held()))
-    await drain(world, drained, 2)
+    workers = await settled(world)
+    drained = await drain_least(world, workers)
     await world.until(lambda: not workers[drained].worker.held(), 60)
     await workers.pop(next(name for name in workers if name != drained)).crash()
     assert await world.until(lambda: not unread(world, *workers.values()), 60) <= 12.0
@@ -141,11 +131,8 @@ async def test_a_drained_worker_takes_what_nobody_else_has_room_for(world: Fleet
 
 @in_fleet(4, maxLeasesForWorker="2", **V3X)
 async def test_a_leaving_worker_gives_to_drained_ones_what_no_other_has_room_for(world: Fleet) -> None:
-    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
-    await world.until(lambda: not unread(world, *workers.values()), 60)
-    await world.advance(60)
-    drained = min(workers, key=lambda name: len(workers[name].worker.held()))
-    await drain(world, drained, 2)
+    workers = await settled(world)
+    drained = await drain_least(world, workers)
     await world.until(lambda: not workers[drained].worker.held(), 60)
     await workers.pop(next(name for name in workers if name != drained)).stop()
     counts = Counter(world.lease(shard.shard_id).owner for shard in world.shards())
@@ -186,9 +173,7 @@ async def test_newcomers_have_work_within_a_lease_duration_of_a_leader_seen_dead
 
 @in_fleet(6, **V3X)
 async def test_while_a_leader_lives_nobody_else_hands_leases_to_newcomers(world: Fleet) -> None:
-    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
-    await world.until(lambda: not unread(world, *workers.values()), 60)
-    await world.advance(90)
+    await settled(world, 90)
     leader = world.dynamo.row(TABLE, "Leader")["ownerName"]["S"]
     begun: list[str] = []
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.shard_view import Verdict
-from tests.support.fleet import TABLE, Fleet, fleet, in_fleet, settings_of
+from tests.support.fleet import TABLE, Fleet, fleet, in_fleet
+from tests.support.operators import look
 from tests.twins.children import Recorder
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.dynamo_prices import item_bytes
@@ -19,13 +18,6 @@ V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 MODES = pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
 TWO_RENEWALS_S = 20 / 3
 USUAL_ID_LENGTH = 36
-
-
-async def look(world: Fleet) -> FleetStatus:
-    settings = settings_of(**world.keys)
-    service = world.dynamo.client("laptop")
-    table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
-    return await FleetReader(settings, service, table, world.clock, view_rules(settings)).look()
 
 
 async def until_known(world: Fleet, shards: int) -> FleetStatus:

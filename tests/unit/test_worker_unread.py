@@ -8,17 +8,15 @@ import pytest
 
 from mld.core.errors import StreamError
 from mld.core.positions import TRIM_HORIZON
-from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.activity import ShardActivity
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S
-from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus
 from mld.operating.shard_view import Verdict, known_here
 from mld.protocol.messages import Record
 from mld.serving.daemon_status import DaemonStatus
-from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of
+from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet
+from tests.support.operators import look, reader_at
 from tests.support.pages import page_with
 from tests.twins.children import Recorder
 from tests.twins.streams import VirtualClock
@@ -37,22 +35,12 @@ def allow(running: Running) -> None:
     running.streams.faults = lambda _: None
 
 
-async def look(world: Fleet) -> FleetStatus:
-    settings = settings_of(**world.keys)
-    service = world.dynamo.client("laptop")
-    table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
-    return await FleetReader(settings, service, table, world.clock, view_rules(settings)).look()
-
-
 def status_of(world: Fleet, running: Running) -> DaemonStatus:
     """What the daemon of this worker would serve."""
-    settings = settings_of(**world.keys)
-    service = world.dynamo.client("w1")
-    table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     return DaemonStatus(
         identity=Identity(TABLE, STREAM, "w1", "0.2.0"),
         metrics=running.metrics,
-        reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
+        reader=reader_at(world, "w1"),
         clock=world.clock,
         reach=running.reach,
         mode=lambda: "mode",

@@ -326,14 +326,6 @@ async def test_a_child_that_ends_while_nothing_is_asked_of_it_is_gone():
     assert await processor.end() == f"{child.description} exited with status 0"
 
 
-async def test_writing_to_a_child_that_closed_its_stdin_says_so():
-    child = await start(python("import os, time; os.close(0); print('closed'); time.sleep(60)"))
-    assert await child.read_line() == "closed"
-    with pytest.raises(BrokenPipeError):
-        await child.write([b"x" * 100_000] * 10)
-    await child.kill()
-
-
 async def test_a_child_that_ignores_the_end_of_its_input_is_terminated():
     child = await start(python("import time; print('up'); time.sleep(600)"), stop_timeout_s=STOP_TIMEOUT_S)
     assert await child.read_line() == "up"

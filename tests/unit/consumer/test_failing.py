@@ -82,7 +82,7 @@ async def test_a_shard_whose_child_was_killed_with_records_in_hand_works_again_w
     await world.until(world.all_delivered)
     await worker.host.children[0].kill()
     world.recorder.work_s = 60.0
-    await world.until(lambda: lives(worker) == 2)
+    await world.until(lambda: lives(worker) == 2, 10)
     await world.advance(30)
     assert note(world) is not None
     assert worker.metrics.shards[SHARD_0].activity is ShardActivity.FAILING

@@ -386,19 +386,6 @@ async def test_a_careless_number_of_one_child_is_refused(world):
 
 
 @in_fleet(1, **THREE)
-async def test_a_shard_that_is_lost_tells_all_children(world):
-    worker = world.start()
-    world.put(6)
-    await world.until(world.all_delivered)
-    other = world.start("w2")
-    await world.advance(1)
-    await worker.crash()
-    world.put(6)
-    await world.until(world.all_delivered)
-    assert len(held(other)) == 3
-
-
-@in_fleet(1, **THREE)
 async def test_the_log_names_a_slow_and_a_failed_child_by_its_number(world, caplog):
     world.recorder = Stuck(world.clock)
     world.recorder.stuck = frozenset({1})

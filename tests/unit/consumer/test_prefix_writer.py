@@ -13,7 +13,7 @@ from mld.consumer.safe_prefix import SafePrefix
 from mld.core.clock import LoopClock
 from mld.core.positions import Position
 from mld.protocol.messages import CheckpointErrorName
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 START = Position("100")
 
@@ -46,68 +46,58 @@ def writer_of(row: Row) -> PrefixWriter:
 THROTTLED = CheckpointErrorName.THROTTLING
 
 
-def test_a_stop_does_not_wait_for_the_long_pause_between_two_failed_writes() -> None:
-    async def stop() -> float:
-        row = Row(*[THROTTLED] * 8)
-        writer, clock = writer_of(row), LoopClock()
-        writer.confirmed(0, Position("101"))
-        await asyncio.sleep(3 * RETRY_MAX_S)
-        assert row.range.last == START
-        began_s = clock.monotonic()
-        await writer.close()
-        assert row.range.last == Position("101")
-        return clock.monotonic() - began_s
-
-    assert run_virtual(stop()) <= 3 * STORE_INTERVAL_S
+@virtual
+async def test_a_stop_does_not_wait_for_the_long_pause_between_two_failed_writes() -> None:
+    row = Row(*[THROTTLED] * 8)
+    writer, clock = writer_of(row), LoopClock()
+    writer.confirmed(0, Position("101"))
+    await asyncio.sleep(3 * RETRY_MAX_S)
+    assert row.range.last == START
+    began_s = clock.monotonic()
+    await writer.close()
+    assert row.range.last == Position("101")
+    assert clock.monotonic() - began_s <= 3 * STORE_INTERVAL_S
 
 
-def test_a_stop_tries_on_with_pauses_while_writes_fail() -> None:
-    async def stop() -> int:
-        row = Row(*[THROTTLED] * 5)
-        writer = writer_of(row)
-        writer.confirmed(0, Position("101"))
-        began_s = LoopClock().monotonic()
+@virtual
+async def test_a_stop_tries_on_with_pauses_while_writes_fail() -> None:
+    row = Row(*[THROTTLED] * 5)
+    writer = writer_of(row)
+    writer.confirmed(0, Position("101"))
+    began_s = LoopClock().monotonic()
+    await writer.flush()
+    assert LoopClock().monotonic() - began_s >= 3 * STORE_INTERVAL_S
+    assert row.writes == 6
+
+
+@virtual
+async def test_nothing_is_written_after_the_lease_is_lost() -> None:
+    row = Row(CheckpointErrorName.SHUTDOWN)
+    writer = writer_of(row)
+    writer.confirmed(0, Position("101"))
+    await writer.flush()
+    assert writer.is_closed
+    writer.confirmed(1, Position("102"))
+    await writer.close()
+    assert row.writes == 1
+
+
+@virtual
+async def test_a_bug_is_raised_to_those_who_flush_or_checkpoint() -> None:
+    writer = writer_of(Row(RuntimeError("a bug")))
+    writer.confirmed(0, Position("101"))
+    with pytest.raises(RuntimeError, match="a bug"):
         await writer.flush()
-        assert LoopClock().monotonic() - began_s >= 3 * STORE_INTERVAL_S
-        return row.writes
-
-    assert run_virtual(stop()) == 6
-
-
-def test_nothing_is_written_after_the_lease_is_lost() -> None:
-    async def lose() -> int:
-        row = Row(CheckpointErrorName.SHUTDOWN)
-        writer = writer_of(row)
-        writer.confirmed(0, Position("101"))
-        await writer.flush()
-        assert writer.is_closed
+    with pytest.raises(RuntimeError, match="a bug"):
         writer.confirmed(1, Position("102"))
-        await writer.close()
-        return row.writes
-
-    assert run_virtual(lose()) == 1
 
 
-def test_a_bug_is_raised_to_those_who_flush_or_checkpoint() -> None:
-    async def fail() -> None:
-        writer = writer_of(Row(RuntimeError("a bug")))
-        writer.confirmed(0, Position("101"))
-        with pytest.raises(RuntimeError, match="a bug"):
-            await writer.flush()
-        with pytest.raises(RuntimeError, match="a bug"):
-            writer.confirmed(1, Position("102"))
-
-    run_virtual(fail())
-
-
-def test_what_is_confirmed_during_a_write_is_written_after_it() -> None:
-    async def follow() -> tuple[Position, int]:
-        row = Row()
-        writer = writer_of(row)
-        writer.confirmed(0, Position("101"))
-        await asyncio.sleep(0.5 * STORE_INTERVAL_S)
-        writer.confirmed(1, Position("102"))
-        await asyncio.sleep(STORE_INTERVAL_S)
-        return row.range.last, row.writes
-
-    assert run_virtual(follow()) == (Position("102"), 2)
+@virtual
+async def test_what_is_confirmed_during_a_write_is_written_after_it() -> None:
+    row = Row()
+    writer = writer_of(row)
+    writer.confirmed(0, Position("101"))
+    await asyncio.sleep(0.5 * STORE_INTERVAL_S)
+    writer.confirmed(1, Position("102"))
+    await asyncio.sleep(STORE_INTERVAL_S)
+    assert (row.range.last, row.writes) == (Position("102"), 2)

@@ -216,13 +216,3 @@ async def test_a_trace_goes_on_with_the_next_child(world):
     died = said.index("childEnded")
     assert said[died - 1] == ">processRecords"
     assert said[died + 1 : died + 4] == ["childStarted", ">initialize", "<status"]
-
-
-@in_fleet(1)
-async def test_without_listeners_lines_pass_as_they_are(world):
-    worker = world.start()
-    world.put(3)
-    await world.until(world.all_delivered)
-    trace = worker.worker.parts.traces.find(SHARD_0)
-    assert trace.listeners == []
-    assert trace.child is not None

@@ -1,12 +1,11 @@
 """An end of a shard whose children do not fit: read again, looked up, handed on; never checkpointed out of doubt."""
 
-import logging
 from dataclasses import replace
 
 import pytest
 
 from tests.support.fleet import fleet, in_fleet
-from tests.virtual_time import run_virtual, virtual
+from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -91,23 +90,19 @@ async def test_an_end_that_the_listing_denies_is_read_again(world) -> None:
     await split_and_read(world)
 
 
-def test_an_end_that_one_worker_cannot_prepare_is_handed_on(caplog) -> None:
-    async def story() -> None:
-        async with fleet(1) as world:
-            first = world.start("w1")
-            first.streams.bend_page = bent(one_child)
-            first.streams.bend_listing = shown_open
-            world.put(10)
-            await world.until(world.all_delivered)
-            world.start("w2", seed=2)
-            await split_and_read(world)
-            told = [r for r in caplog.records if getattr(r, "action", "") == "shard_end_handed_on"]
-            assert told and {r.shard for r in told} == {SHARD_0}
-            assert world.recorder.actions_of(SHARD_0).count("shardEnded") == 1
-            assert world.recorder.actions_of(SHARD_0)[:3] == ["initialize", "shutdownRequested", "leaseLost"]
-
-    caplog.set_level(logging.INFO)
-    run_virtual(story())
+@in_fleet(1)
+async def test_an_end_that_one_worker_cannot_prepare_is_handed_on(world, caplog) -> None:
+    first = world.start("w1")
+    first.streams.bend_page = bent(one_child)
+    first.streams.bend_listing = shown_open
+    world.put(10)
+    await world.until(world.all_delivered)
+    world.start("w2", seed=2)
+    await split_and_read(world)
+    told = [r for r in caplog.records if getattr(r, "action", "") == "shard_end_handed_on"]
+    assert told and {r.shard for r in told} == {SHARD_0}
+    assert world.recorder.actions_of(SHARD_0).count("shardEnded") == 1
+    assert world.recorder.actions_of(SHARD_0)[:3] == ["initialize", "shutdownRequested", "leaseLost"]
 
 
 @in_fleet(1)

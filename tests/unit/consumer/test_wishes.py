@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mld.leases.dynamodb import DynamoLeaseTable
-from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.plan import ActPlan, Fate
 from mld.operating.steering import plan_leave_out, plan_restart
-from mld.operating.table_access import carry_out
-from tests.support.fleet import TABLE, Fleet, in_fleet, settings_of
+from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.support.kpl import User, aggregate
+from tests.support.operators import act
 from tests.twins.children import Recorder
 from tests.unit.consumer.test_failing import POISON, Poisoned, lives, note, poison
 
@@ -22,11 +20,7 @@ SEEN_WITHIN_S = 15.0
 
 
 async def ask(world: Fleet, plan: Callable[[FleetStatus], ActPlan]) -> None:
-    service, clock, settings = world.dynamo.client("operator"), world.clock, settings_of()
-    leases = DynamoLeaseTable(service, clock, table_name=TABLE)
-    seen = await FleetReader(settings, service, leases, clock, view_rules(settings)).look()
-    outcomes = await carry_out(plan(seen), lambda _: leases, clock)
-    assert [outcome.fate for outcome in outcomes] == [Fate.DONE]
+    assert await act(world, plan) == [Fate.DONE]
 
 
 @in_fleet(1, clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
