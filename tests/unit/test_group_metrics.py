@@ -64,8 +64,8 @@ async def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive
     well, ended, hangs = member("a-1"), member("a-2", is_ready=False), member("a-3")
 
     async def probes(*workers: GroupMember) -> list[tuple[int, str]]:
-        pages, question = GroupPages(Mock(workers=workers)), Question("/livez", {})
-        answers = [await pages._live(question), await pages._ready(question)]
+        routes = GroupPages(Mock(workers=workers)).routes()
+        answers = [await routes[path](Question(path, {})) for path in ("/livez", "/readyz")]
         return [(answer.status, bytes(answer.body).decode().strip()) for answer in answers]
 
     assert await probes(well, well) == [(200, "ok"), (200, "ok")]
@@ -100,7 +100,8 @@ def test_a_group_without_the_extra_serves_its_pages_and_says_what_to_install() -
         "import asyncio, sys; sys.modules['prometheus_client'] = None\n"
         "from mld.daemon.group_pages import GroupPages\n"
         "from mld.serving.http_answers import Question\n"
-        "answer = asyncio.run(GroupPages(None)._metrics(Question('/metrics', {})))\n"
+        "from unittest.mock import Mock\n"
+        "answer = asyncio.run(GroupPages(Mock(workers=[])).routes()['/metrics'](Question('/metrics', {})))\n"
         "print(answer.status, answer.body.decode())"
     )
     told = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True).stdout

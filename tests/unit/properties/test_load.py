@@ -239,12 +239,6 @@ def test_everything_shown_is_plain_json(configure: Configure) -> None:
     assert [remark["key"] for remark in shown["remarks"]].count("foo") == 1
 
 
-@pytest.mark.parametrize("name", ["missing.properties", ".", "a\0b"])
-def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot be read|is no file name"):
-        load(f"{tmp_path}/{name}")
-
-
 def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "huge.properties"
     path.write_bytes(b"#" * (1 << 20) + b"\n")
