@@ -7,7 +7,7 @@ Told of every accepted write; asks the workers for one thing only, whether they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mld.daemon.group_rules import FENCE_S
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
@@ -44,10 +44,10 @@ class _Row:
     """When the last stand-still of a lease duration ended."""
     begun_at: float | None = None
     """Of the pending handoff."""
-    learned_by: str = ""
-    """The process that wrote last under the handoff, as its owner. A successor with the same worker id learns anew."""
-    learned_at: float = float("-inf")
-    """When that process wrote first under the handoff."""
+    shown_from: dict[str, float] = field(default_factory=dict)
+    """By process: when its first write under the handoff was sent, whose answer shows the handoff."""
+    learned_at: dict[str, float] = field(default_factory=dict)
+    """By process: when such an answer came. A successor with the same worker id learns anew."""
 
 
 class FleetLedger:
@@ -153,28 +153,35 @@ class FleetLedger:
             raise self._violation(11, f"{key} goes to {after}, which reads another stream")
         if write.before and key not in self._by_hand and not self._ledger.shard(key).edited:
             if before == after:
-                self._check_handed_over(key, row, write)
+                self._check_handed_over(key, row, write, sent_at)
             else:
                 self._check_change(key, row, write, sent_at)
         if write.before and before != after:
             row.begun_at = self._now() if after[1] is not None else None
-            row.learned_by = ""
+            row.shown_from, row.learned_at = {}, {}
         if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter"):
             if self._now() - row.moved_at > self._failover_s:
                 row.still_until = self._now()
             row.moved_at = self._now()
 
-    def _check_handed_over(self, key: str, row: _Row, write: Applied) -> None:
+    def answered(self, process: str, key: str, sent_at: float) -> None:
+        """A process hears that its write of a lease was accepted, and how the row looks since."""
+        row = self._rows.get(key)
+        if row is not None and sent_at >= row.shown_from.get(process, float("inf")):
+            row.learned_at.setdefault(process, self._now())
+
+    def _check_handed_over(self, key: str, row: _Row, write: Applied, sent_at: float) -> None:
         """An owner of ours that knows of a handoff gives the lease away in time."""
         if row.begun_at is None or write.sender not in self._ledger.ours:
             return
         if _text(write.before, "leaseCounter") == _text(write.after, "leaseCounter"):
             return
-        if row.learned_by != write.sender:
-            row.learned_by, row.learned_at = write.sender, self._now()
+        row.shown_from.setdefault(write.sender, sent_at)
+        if (learned_at := row.learned_at.get(write.sender)) is None:
+            return
         # The last checkpoint may be on its way, and the hand-over comes after its answer.
         most = self._handoff_s + self._failover_s + HANDOFF_SLACK_S + 2 * self._slow_s
-        if self._now() - max(row.learned_at, self._ledger.paused_s.get(_worker(write.sender), 0.0)) > most:
+        if self._now() - max(learned_at, self._ledger.paused_s.get(_worker(write.sender), 0.0)) > most:
             raise self._violation(10, f"{write.sender} still writes {key} {most:.0f} s after it was asked for it")
 
     def _check_change(self, key: str, row: _Row, write: Applied, sent_at: float) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -146,7 +146,7 @@ class Machine:
         rng = world.rng(f"machine {self.number} {self.incarnation}")
         self.process = Process(name)
         self.dynamo = DynamoDoor(world.dynamo, name, world.rng(f"dynamo {name}"), self.spec.latency_s, self.number)
-        self.dynamo.on_answer = partial(world.ledger.write_answered, name)
+        self.dynamo.on_answer = partial(world.write_answered, name)
         self.dynamo.on_refusal = partial(world.ledger.write_refused, name)
         kinesis_rng = world.rng(f"kinesis {name}")
         # The service answers by its own clock, whatever this machine's says.
@@ -513,6 +513,12 @@ class World:
     def trace(self, text: str) -> None:
         if self._trace is not None:
             self._trace(f"{self.now():8.2f}  {text}")
+
+    def write_answered(self, process: str, key: str, sent_at: float, waiting: Sequence[float]) -> None:
+        """A process hears that its write of a lease was accepted. `waiting`: when those were sent that it waits for."""
+        self.ledger.write_answered(process, key, sent_at, waiting)
+        if self.fleet_ledger is not None:
+            self.fleet_ledger.answered(process, key, sent_at)
 
     def bug(self, text: str, error: BaseException | None) -> None:
         self.failures.append(text)
