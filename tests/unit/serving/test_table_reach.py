@@ -9,9 +9,10 @@ import pytest
 from mld.metrics.reach import THROTTLED_S, TableReach
 from tests.support.fleet import Fleet, fleet
 from tests.twins.dynamo import throttled
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 LEASE_S = 10.0
+V3X, V2X = "CLIENT_VERSION_CONFIG_3X", "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
 
 
 def reach_at(now: float) -> TableReach:
@@ -64,49 +65,40 @@ def test_throttling_is_remembered_for_as_long_as_a_worker_may_be_silent() -> Non
 @pytest.mark.parametrize(
     ("version", "period_s", "with_leases"),
     [
-        ("3X", 61, True),
-        pytest.param("3X", 5, False, marks=pytest.mark.full),
-        ("2X", 300, True),
-        pytest.param("2X", 59, False, marks=pytest.mark.full),
+        (V3X, 61, True),
+        pytest.param(V3X, 5, False, marks=pytest.mark.full),
+        (V2X, 300, True),
+        pytest.param(V2X, 59, False, marks=pytest.mark.full),
     ],
 )
-def test_no_probe_says_ready_in_an_outage_however_seldom_it_asks(
-    period_s: int, version: str, *, with_leases: bool
+@virtual
+async def test_no_probe_says_ready_in_an_outage_however_seldom_it_asks(
+    version: str, period_s: int, with_leases: bool
 ) -> None:
-    async def life() -> None:
-        async with fleet(2, clientVersionConfig=f"CLIENT_VERSION_CONFIG_{_VERSIONS[version]}") as world:
-            await _through_an_outage(world, period_s, with_leases=with_leases)
+    async with fleet(2, clientVersionConfig=version) as world:
+        world.counts_requests = True
+        one = world.start("w1")
+        await world.until(lambda: len(one.worker.held()) == 2)
+        if not with_leases:
+            one = await _idle(world)
+        said = []
+        for _ in range(600 // period_s):
+            await world.advance(period_s)
+            said.append(one.reach.why_out_of_reach(world.clock.monotonic()))
+        assert set(said) == {None}, "a healthy worker is ready, with leases or without"
 
-    run_virtual(life())
+        world.dynamo.faults = lambda _sender, operation, _params: throttled(operation)
+        await world.advance(30.0)
+        said = []
+        for _ in range(900 // period_s):
+            await world.advance(period_s)
+            said.append(one.reach.why_out_of_reach(world.clock.monotonic()))
+        assert None not in said
+        assert "ProvisionedThroughputExceeded" in str(said[-1])
 
-
-_VERSIONS = {"3X": "3X", "2X": "COMPATIBLE_WITH_2X"}
-
-
-async def _through_an_outage(world: Fleet, period_s: int, *, with_leases: bool) -> None:
-    world.counts_requests = True
-    one = world.start("w1")
-    await world.until(lambda: len(one.worker.held()) == 2)
-    if not with_leases:
-        one = await _idle(world)
-    said = []
-    for _ in range(600 // period_s):
-        await world.advance(period_s)
-        said.append(one.reach.why_out_of_reach(world.clock.monotonic()))
-    assert set(said) == {None}, "a healthy worker is ready, with leases or without"
-
-    world.dynamo.faults = lambda _sender, operation, _params: throttled(operation)
-    await world.advance(30.0)
-    said = []
-    for _ in range(900 // period_s):
-        await world.advance(period_s)
-        said.append(one.reach.why_out_of_reach(world.clock.monotonic()))
-    assert None not in said
-    assert "ProvisionedThroughputExceeded" in str(said[-1])
-
-    world.dynamo.faults = None
-    await asyncio.sleep(30.0)
-    assert one.reach.why_out_of_reach(world.clock.monotonic()) is None
+        world.dynamo.faults = None
+        await asyncio.sleep(30.0)
+        assert one.reach.why_out_of_reach(world.clock.monotonic()) is None
 
 
 async def _idle(world: Fleet):
