@@ -180,7 +180,8 @@ class DrawnProcessor:
             is_careless = self._careless.random() < self.rates.child_careless
             if is_careless and await self._ask_carelessly(child, at, is_end=True):
                 return
-            if self._rng.random() >= self.rates.child_silent / 4:
+            # One silent child of several fails the end of their shard for all, so the rate is that of the shard.
+            if self._rng.random() >= self.rates.child_silent / 4 / child.children:
                 await self._checkpoint(child, ("SHARD_END", 0))
         elif action == "shutdownRequested" and self._rng.random() < 0.8:
             await self._checkpoint(child, at)
