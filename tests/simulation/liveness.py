@@ -77,7 +77,8 @@ class Liveness:
             self._renewed[key] = now  # whoever is given a free lease has its time from then on, and may be frozen
         if owner != _actual_owner(write.before) and self._is_java(_actual_owner(write.before)):
             self._renewed[key] = now  # until then it had the time of a Java worker
-        if owner != _actual_owner(write.before) and self._is_java(owner):
+        # It may be given back to the worker that was to hand it over, and has started anew since.
+        if _owners(write.before) != _owners(write.after) and self._is_java(owner):
             self._given_to_java[key] = now
 
     def _is_java(self, worker: str | None) -> bool:
@@ -169,6 +170,10 @@ class Liveness:
             assert LOOK_PERIOD_S + SECOND_CHANCE_S < BOUND_S
             return failover_s + BOUND_S + slack_s
         return takeover.bound_s() + slack_s + BOUND_S - LOOK_PERIOD_S
+
+
+def _owners(row: Any) -> tuple[str | None, ...]:
+    return tuple(row[name]["S"] if name in row else None for name in ("leaseOwner", "checkpointOwner"))
 
 
 def _actual_owner(row: Any) -> str | None:

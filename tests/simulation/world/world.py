@@ -824,6 +824,10 @@ class World:
                 await self.operators.undrain_all()
         self.ledger.calm_at = self.now()
 
+    def is_led_by_java(self) -> bool:
+        leader = self._leader()
+        return leader is not None and leader.spec.kind != "mld"
+
     def _leader(self) -> Machine | None:
         leader = leader_of(self.dynamo)
         return next((m for m in self.machines if m.worker_id == leader and m.process is not None), None)
