@@ -67,6 +67,7 @@ NUMBERS = ("0", "1", "9" * 56, str((2 << 184) + 1))  # the last one might be of 
 ODD = (*(("checkpoint", number) for number in NUMBERS), ("startingHashKey", ""))
 """What a person may write into a row: attribute and value; the hash keys become the upper half of them."""
 ODD_SHARDS_MIN = 4
+OPERATOR_LOOKS_S = 5.0
 LEADER_KINDS = (Kind.LEADER_CRASH, Kind.LEADER_PAUSE, Kind.LEADER_CUT)
 
 Trace = Callable[[str], None]
@@ -1020,13 +1021,19 @@ class World:
         if self.sources is not None:
             in_world(self.sources.change_in_calm())
         if self.plan.retention_s:
-            self._delete_parked_rows()
+            in_world(self._tend_parked_rows())
         mixed = any(spec.kind != "mld" for spec in self.plan.workers)  # may leave rows out when its start is cut short
         if (self.plan.touches_rows or mixed) and not self._stream_deleted:  # a start makes the table true to the stream
             ours = next((m for m in self.machines if m.spec.kind == "mld" and m.wanted), None)
             if ours is not None:  # else the only one is being deployed anyhow
                 ours.deploy(1.0, new_id=True)
             self._quiet_from_s = self.now()
+
+    async def _tend_parked_rows(self) -> None:
+        """An operator looks every few seconds: what was paused until now may be parked only in the calm."""
+        while True:
+            self._delete_parked_rows()
+            await asyncio.sleep(OPERATOR_LOOKS_S)
 
     def _delete_parked_rows(self) -> None:
         """An operator does as the log says where a shard and all its descendants up to the open ones have gone."""
