@@ -34,6 +34,12 @@ def test_no_test_asserts_that_something_was_quick() -> None:
     assert [path for path in TESTS.rglob("*.py") if ELAPSED.search(path.read_text())] == []
 
 
+def test_filters_of_warnings_need_no_package(pytestconfig: pytest.Config) -> None:
+    """pytest imports the class of a filter when it starts, also in an environment that lacks the package."""
+    filters = [line.split(":") for line in pytestconfig.getini("filterwarnings")]
+    assert [fields for fields in filters if len(fields) > 2 and "." in fields[2]] == []
+
+
 @pytest.mark.parametrize(("places", "exit_code"), [(["left.jsonl"], 1), (["ignored/left.jsonl", "/dev/null"], 0)])
 def test_a_run_that_leaves_a_file_in_the_checkout_fails_and_names_it(
     tmp_path: Path, places: list[str], exit_code: int
