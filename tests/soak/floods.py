@@ -226,7 +226,7 @@ class Operator(Repeated):
 
     def once(self) -> None:
         began_s = time.monotonic()
-        command = [sys.executable, "-m", "mld", "status", "--file", str(self._daemon.file)]
+        command = [sys.executable, "-m", "mld", "status", str(self._daemon.file)]
         environment = self._daemon.environment
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=False
@@ -264,17 +264,17 @@ def spread(took_s: list[float]) -> str:
     return f"median {shares[49] * 1000:.0f} ms, 99 % {shares[98] * 1000:.0f} ms, longest {max(took_s) * 1000:.0f} ms"
 
 
-def run(minutes: float, connections: int) -> dict[str, Any]:
+def run(minutes: float, connections: int, kind: str) -> dict[str, Any]:
     """Return the figures. Raises SoakError or AssertionError."""
     with tempfile.TemporaryDirectory(prefix="mld-floods-") as directory, EmbeddedAws() as aws:
         world = World(aws, Path(directory), shards=2)
         try:
-            return _run_in(world, minutes, connections)
+            return _run_in(world, minutes, connections, kind)
         finally:
             world.close()
 
 
-def _run_in(world: World, minutes: float, connections: int) -> dict[str, Any]:
+def _run_in(world: World, minutes: float, connections: int, kind: str) -> dict[str, Any]:
     place = world.directory / "control"
     place.mkdir(mode=0o700)
     control = str(place / "mld.sock")
@@ -287,7 +287,8 @@ def _run_in(world: World, minutes: float, connections: int) -> dict[str, Any]:
     probers = [Prober(int(port), page) for page in PAGES]
     operator, producer = Operator(daemon), Producer(world)
     busy: list[Repeated] = [*probers, operator, producer]
-    with flood([port, control], connections):
+    targets = {"port": [port], "socket": [control], "both": [port, control]}[kind]
+    with flood(targets, connections):
         for one in busy:
             one.start()
         most, most_mb = _watch(daemon, busy, minutes)
@@ -306,7 +307,7 @@ def _run_in(world: World, minutes: float, connections: int) -> dict[str, Any]:
     world.check()
     return {
         "minutes": minutes,
-        "connections": f"{connections} to the port, {connections} to the socket",
+        "connections": f"{connections} to each of: {', '.join(targets)}",
         **{f"{one.name}, {len(one.took_s)} times": f"{one.missed} missed; {spread(one.took_s)}" for one in probers},
         f"mld status, {len(operator.took_s)} times": spread(operator.took_s),
         "records": len(world.puts),
@@ -336,13 +337,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make soak-floods", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="(default: %(default)s)")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="of each flood (default: %(default)s)")
+    parser.add_argument("--flood", choices=["port", "socket", "both"], default="both", help="(default: %(default)s)")
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.attack is not None:
         asyncio.run(attack(given.attack, given.connections))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and leave nothing behind
-    print("\n".join(f"{name}: {figure}" for name, figure in run(given.minutes, given.connections).items()))
+    figures = run(given.minutes, given.connections, given.flood)
+    print("\n".join(f"{name}: {figure}" for name, figure in figures.items()))
 
 
 if __name__ == "__main__":
