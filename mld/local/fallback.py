@@ -71,7 +71,11 @@ class OtherServices:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, call, request)
 
     async def expire(self) -> int:
-        """Delete the items whose time to live is over, in all tables. Return how many were deleted."""
+        """Delete the items whose time to live is over, in all tables. Return how many were deleted; 0 if the server is
+        closed.
+        """
+        if self._is_closed:
+            return 0
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._changes.expire)
 
     # --- in moto's thread --------------------------------------------------------------------------------------------

@@ -247,10 +247,19 @@ def test_each_answer_has_one_date_which_is_that_of_this_machine_as_aws_s_have(aw
 
 
 @pytest.mark.asyncio
-async def test_a_request_that_comes_as_the_server_ends_gets_no_answer(server: EmbeddedServer) -> None:
-    headers = {"host": "localhost", "x-amz-target": "DynamoDB_20120810.ListTables"}
+@pytest.mark.parametrize(
+    ("target", "field", "value"),
+    [
+        ("/", "x-amz-target", "DynamoDB_20120810.ListTables"),
+        ("/_mld/dynamodb/expire", "content-type", "application/json"),
+    ],
+)
+async def test_a_request_that_comes_as_the_server_ends_gets_no_answer(
+    server: EmbeddedServer, target: str, field: str, value: str
+) -> None:
+    headers = {"host": "localhost", field: value}
     gone = HttpConnection(server.handle, set(), Http2Connection)
-    answering = server.handle(HttpRequest("POST", "/", headers, b"{}", "127.0.0.1"), gone)
+    answering = server.handle(HttpRequest("POST", target, headers, b"{}", "127.0.0.1"), gone)
     assert inspect.iscoroutine(answering)
     await server.close()
     await answering
