@@ -80,8 +80,8 @@ class ShardRecord:
     """Its stream was deleted: nothing of it can be read or lost any more, and another may have its name."""
     starts_at_latest: bool = False
     """Shards of its stream that were there before its leases begin at LATEST."""
-    is_stolen: bool = False
-    """A worker took its lease from another for itself, as those of 2.x do: the other one delivers on for a while."""
+    stolen_at: float = float("-inf")
+    """When a worker last took its lease from another for itself, as those of 2.x do. The other one learns of it later."""
 
     def deliver(self, place: Place) -> None:
         if self.at_latest:
@@ -157,7 +157,7 @@ class Ledger:
         self.deliveries = 0
         self.redeliveries = 0
         self.repeats = 0
-        """Redeliveries in shards whose leases nobody stole."""
+        """Redeliveries in shards whose leases nobody stole within the last two lease durations."""
         self.checkpoints = 0
         self.takes = 0
         self.expiries = 0
@@ -343,7 +343,8 @@ class Ledger:
             last, following = place, following + 1
             self.deliveries += 1
             self.redeliveries += place in record.delivered
-            self.repeats += place in record.delivered and not record.is_stolen
+            # For one the robbed worker may deliver on, and what it delivered then comes again from the other one.
+            self.repeats += place in record.delivered and self._now() - record.stolen_at > 2 * self._failover_s
             if place not in record.delivered:
                 self.news_at = self._now()
             record.deliver(place)
@@ -528,7 +529,8 @@ class Ledger:
             self._check_disbelief(key, before, write.sender)
         if after == me:
             self._owner_lost_at.pop((key, me), None)
-            self.shard(key).is_stolen |= before not in (None, me)
+            if before not in (None, me):
+                self.shard(key).stolen_at = self._now()
         if after is not None and before != after:
             self.takes += 1
             self.trace(f"{write.sender} takes {key} from {before or 'nobody'}")

@@ -1,7 +1,7 @@
 """Checker 16: a table that answers late, and always as late, costs time and nothing else.
 
-Up to 0.8 of the lease duration no lease expires and nothing is delivered again, from the jump on. Shards whose leases
-workers of 2.x steal from each other are left out: whoever lost one learns of it by a late answer.
+Up to 0.8 of the lease duration no lease expires and nothing is delivered again, from the jump on. A theft among
+workers of 2.x is left out for two lease durations: whoever lost the lease learns of it by a late answer.
 However late it answers something new is delivered in each ten lease durations.
 """
 
