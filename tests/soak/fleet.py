@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from mld.core.positions import Position
 from mld.leases.lease import Lease
 from tests.integration.history import Life, Put, check_all, children_after_parents
 from tests.integration.world import World
-from tests.soak.wire import SoakError
+from tests.soak.shared import Repeated, SoakError
 from tests.support.daemon import Daemon
 from tests.support.servers import EmbeddedAws
 from tests.support.wiretap import RowWrite
@@ -133,31 +132,19 @@ def longest_wait_s(put_at: Mapping[tuple[str, int], int], lives: Sequence[Life])
 # --- the fleet -------------------------------------------------------------------------------------------------------
 
 
-class Producer(threading.Thread):
+class Producer(Repeated):
     """Puts batches of drawn sizes until it is stopped."""
 
     def __init__(self, world: World, rng: Random) -> None:
-        super().__init__(name="producer", daemon=True)
+        super().__init__("producer", PUT_EVERY_S)
         self.put_at: dict[tuple[str, int], int] = {}
-        self.error: Exception | None = None
         self._world = world
         self._rng = rng
-        self._stopped = threading.Event()
 
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(PUT_EVERY_S):
-                at = time.monotonic_ns()
-                new = self._world.put(self._rng.randint(1, PUT_MAX))
-                self.put_at.update({(put.shard, put.sequence): at for put in new})
-        except Exception as error:
-            self.error = error
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-        if self.error is not None:
-            raise SoakError("the producer failed") from self.error
+    def once(self) -> None:
+        at = time.monotonic_ns()
+        new = self._world.put(self._rng.randint(1, PUT_MAX))
+        self.put_at.update({(put.shard, put.sequence): at for put in new})
 
 
 @dataclass(slots=True)

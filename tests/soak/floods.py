@@ -22,7 +22,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from statistics import quantiles
 from typing import Any
 
 from tests.integration.world import World
-from tests.soak.wire import SoakError
+from tests.soak.shared import Repeated, SoakError, descriptors, resident_bytes
 from tests.support.daemon import ROOT, Daemon, until
 from tests.support.servers import EmbeddedAws
 
@@ -41,6 +40,7 @@ PEERS = 250
 AGAIN_S = 0.05
 """How long an attacker whose connection was ended waits until it connects again."""
 DRIP_S = 1.0
+LOOK_EVERY_S = 0.5
 READ_BYTES = 65536
 PROBE_EVERY_S = PROBE_S = 1.0
 """As Kubernetes asks, and how long it waits for the answer."""
@@ -86,11 +86,15 @@ TO_SOCKET = {
 
 
 async def attack(target: str, connections: int) -> None:
-    """Hold so many connections to a port of loopback or to a socket, for good."""
+    """Hold so many connections to a port of loopback or to a socket, until the parent process ends."""
     kinds = itertools.cycle(TO_PORT if target.isdigit() else TO_SOCKET)
-    async with asyncio.TaskGroup() as attackers:
-        for number, kind in zip(range(connections), kinds, strict=False):
-            attackers.create_task(attacker(target, number, kind))
+    attackers = [
+        asyncio.create_task(attacker(target, number, kind))
+        for number, kind in zip(range(connections), kinds, strict=False)
+    ]
+    parent = os.getppid()
+    while os.getppid() == parent and not any(one.done() for one in attackers):
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def attacker(target: str, number: int, kind: str) -> None:
@@ -160,34 +164,6 @@ def flood(targets: list[str], connections: int) -> Iterator[None]:
 # --- who needs an answer meanwhile -----------------------------------------------------------------------------------
 
 
-class Repeated(threading.Thread):
-    """Does something again and again until it is stopped, and keeps the first error."""
-
-    def __init__(self, name: str, every_s: float) -> None:
-        super().__init__(name=name, daemon=True)
-        self.every_s = every_s
-        self.error: Exception | None = None
-        self._is_stopped = threading.Event()
-
-    def run(self) -> None:
-        try:
-            began_s = time.monotonic()
-            while not self._is_stopped.wait(max(0.0, began_s + self.every_s - time.monotonic())):
-                began_s = time.monotonic()
-                self.once()
-        except Exception as error:
-            self.error = error
-
-    def once(self) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        self._is_stopped.set()
-        self.join()
-        if self.error is not None:
-            raise SoakError(f"{self.name}: {self.error}") from self.error
-
-
 class Prober(Repeated):
     """Asks one path as a supervisor does. Raises SoakError at the third answer in a row that is missing or not 200."""
 
@@ -248,15 +224,6 @@ class Producer(Repeated):
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def resident_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def spread(took_s: list[float]) -> str:
     if len(took_s) < 2:
         return "too few"
@@ -283,7 +250,7 @@ def _run_in(world: World, minutes: float, connections: int, kind: str) -> dict[s
     world.until_delivered(world.put(10))
     pid = daemon.process.pid
     before = descriptors(pid)
-    began_mb = resident_mb(pid)
+    began_mb = resident_bytes(pid) / 1e6
     probers = [Prober(int(port), page) for page in PAGES]
     operator, producer = Operator(daemon), Producer(world)
     busy: list[Repeated] = [*probers, operator, producer]
@@ -301,7 +268,7 @@ def _run_in(world: World, minutes: float, connections: int, kind: str) -> dict[s
         raise SoakError(f"{loud.total()} warnings in {minutes} minutes: {loud}")
     if lost := daemon.with_action("lease_lost"):
         raise SoakError(f"{len(lost)} leases were lost\n{daemon.tail()}")
-    ended_mb = resident_mb(pid)
+    ended_mb = resident_bytes(pid) / 1e6
     if (code := daemon.stop()) != 0:
         raise SoakError(f"the daemon stopped with exit code {code}\n{daemon.tail()}")
     world.check()
@@ -325,11 +292,11 @@ def _watch(daemon: Daemon, busy: list[Repeated], minutes: float) -> tuple[int, f
     while (now_s := time.monotonic()) < end_s and not any(one.error for one in busy):
         if daemon.process.poll() is not None:
             raise SoakError(f"the daemon ended by itself\n{daemon.tail()}")
-        most, most_mb = max(most, descriptors(pid)), max(most_mb, resident_mb(pid))
+        most, most_mb = max(most, descriptors(pid)), max(most_mb, resident_bytes(pid) / 1e6)
         if now_s > report_s:
             report_s = now_s + REPORT_EVERY_S
             print(f"{(end_s - now_s) / 60:.0f} minutes left; {most} descriptors, {most_mb:.0f} MB at most", flush=True)
-        time.sleep(0.5)
+        time.sleep(LOOK_EVERY_S)
     return most, most_mb
 
 

@@ -8,7 +8,7 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from tests.integration.history import Delivered, Life, Put, children_after_parents
 from tests.soak.fleet import Ownerless, Progress, first_deliveries, longest_wait_s, moves, still_open
-from tests.soak.wire import SoakError
+from tests.soak.shared import SoakError
 from tests.support.wiretap import RowWrite
 
 PUTS = [Put("s", 10, "a"), Put("s", 20, "b"), Put("t", 30, "c")]

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import json
 import logging
-import resource
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from mld.aws.client import BotoService
 from mld.aws.service_time import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.core.errors import AwsError, AwsUnreachableError, MldError
+from tests.soak.shared import SoakError, descriptors, resident_bytes
 from tests.support.certificates import write_certificate
 
 CALLERS = 48
@@ -49,10 +49,6 @@ SERVER_S_MAX = 30.0
 RSS_GROWTH_MAX_BYTES = 64 * 1024 * 1024
 """From before the client is made, so what it imports counts, too; it was 20 MiB."""
 UNREADABLE = (MemoryError, UnicodeError, ValueError, RuntimeError, OSError)
-
-
-class SoakError(Exception):
-    """What must not happen."""
 
 
 class Soak:
@@ -217,15 +213,6 @@ async def ended() -> None:
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         while any(thread.name.startswith(("wire-", "aws-")) for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def run(calls: int, *, seed: int, tls: bool) -> Counter[str]:
