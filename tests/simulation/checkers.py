@@ -81,7 +81,7 @@ class ShardRecord:
     starts_at_latest: bool = False
     """Shards of its stream that were there before its leases begin at LATEST."""
     stolen_at: float = float("-inf")
-    """When a worker last took its lease from another for itself, as those of 2.x do. The other one learns of it later."""
+    """When a worker took its lease from another for itself, as those of 2.x do; the other one learns of it late."""
 
     def deliver(self, place: Place) -> None:
         if self.at_latest:
