@@ -31,6 +31,7 @@ from mld.properties.printable import printable, printable_lines
 from mld.quickstart.lineage import ClickEvent, Put, click_events
 from mld.quickstart.tour_processes import (
     STOP_S,
+    EndSignal,
     QuickstartError,
     free_port,
     only_one_in,
@@ -65,6 +66,7 @@ class Tour(ABC):
     """Address of the daemon's status page."""
     kinesis: Any = None
     dynamo: Any = None
+    end_signal: EndSignal = field(default_factory=EndSignal)
 
     # --- what differs ------------------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class Tour(ABC):
         started = time.monotonic()
         os.environ.update(FAKE_CREDENTIALS)
         with ExitStack() as stack:
-            stack.enter_context(signals_end_us())
+            self.end_signal = stack.enter_context(signals_end_us())
             stack.enter_context(only_one_in(self.directory))
             self.page = f"127.0.0.1:{free_port(PAGE_PORT)}"
             self.check()
@@ -218,6 +220,7 @@ class Tour(ABC):
     def _put(self, chunk: Sequence[ClickEvent]) -> None:
         """Put records by PutRecords. Records that the service refuses are put again."""
         for _ in range(PUT_ATTEMPTS_MAX):
+            self.end_signal.raise_if_received()
             answer = self.kinesis.put_records(
                 StreamName=STREAM, Records=[{"Data": e.data, "PartitionKey": e.partition_key} for e in chunk]
             )
@@ -264,6 +267,7 @@ class Tour(ABC):
             progress.update(bar, completed=self.processed())
 
     def _check_alive(self, daemon: subprocess.Popen[bytes]) -> None:
+        self.end_signal.raise_if_received()
         if daemon.poll() is not None:
             raise QuickstartError(f"the daemon ended with status {daemon.returncode}; see {self.log_file}")
 

@@ -14,9 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import mld
 from mld.core.errors import MldError
@@ -42,16 +43,32 @@ def mld_command() -> str:
     return str(script) if relative.startswith("..") else relative
 
 
+@dataclass
+class EndSignal:
+    """The signal that ends the tour, once it has come.
+
+    Its handler raises SystemExit at whatever line the tour is. Python ignores an exception that is raised in a
+    destructor or beside a fork, so the tour also asks `raise_if_received` wherever it waits.
+    """
+
+    number: int | None = None
+
+    def receive(self, number: int, _: FrameType | None) -> None:
+        self.number = number
+        self.raise_if_received()
+
+    def raise_if_received(self) -> None:
+        if self.number is not None:
+            raise SystemExit(128 + self.number)
+
+
 @contextmanager
-def signals_end_us() -> Iterator[None]:
+def signals_end_us() -> Iterator[EndSignal]:
     """Make SIGTERM and SIGHUP end the tour like Ctrl-C, so that all its processes are stopped."""
-
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    end = EndSignal()
+    before = {number: signal.signal(number, end.receive) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield end
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
