@@ -3,9 +3,9 @@
 A caller sends one line of JSON, such as ``{"ask": "status"}``. It gets one line of JSON with ``answer`` or ``error``.
 If it asked for a trace of a child's messages, more lines follow, until either side ends the connection. The server runs
 on the daemon's event loop, like the HTTP server: if the loop hangs, no answer comes. Connections, sizes and times are
-bounded, and a slow caller delays no other. Only the daemon's user may connect: the permissions of the socket's
-directory (`mld.core.control_place`) keep other users out, and the caller's user id is checked as well. No request
-changes anything.
+bounded, and callers that send no request or read no answer keep no command out. Only the daemon's user may connect: the
+permissions of the socket's directory (`mld.core.control_place`) keep other users out, and the caller's user id is
+checked as well. No request changes anything.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mld.serving.control_file import claimed, inode_of
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 32  # served at the same time
-WAITING_MAX = 256  # connections that wait to be served; more are closed at once
-WAIT_S = 5.0  # how long a connection waits to be served
+CONNECTIONS_MAX = 512  # open at the same time; beyond that, a caller that is silent makes room for the newest one
+ANSWERS_MAX = 32  # answers that are made and sent at the same time
+WAIT_S = 5.0  # how long a request waits until its answer is begun
 REQUEST_BYTES_MAX = 4 * 1024
 REQUEST_TIMEOUT_S = 10.0  # for the caller to send its request
-SILENT_S = 1.0  # the same, while other connections wait to be served
 ANSWER_TIMEOUT_S = 30.0  # for the daemon to make an answer, and for the caller to read each line of it
+UNREAD_S = 1.0  # for the caller to read its answer, while other requests wait for theirs
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any] | bytes
@@ -57,12 +57,16 @@ class ControlServer:
         self._place: ControlPlace | None = None
         self._inode: tuple[int, int] | None = None
         self._open: set[asyncio.Task[None]] = set()
-        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        """The connections."""
+        self._silent: dict[asyncio.Task[None], None] = {}
+        """The connections whose request has not come yet, the oldest first."""
+        self._streaming: dict[asyncio.Task[None], None] = {}
+        """The connections that have their answer and follow a stream, the oldest first."""
+        self._free = asyncio.Semaphore(ANSWERS_MAX)
         self._waiting = 0
-        self._silent: dict[asyncio.Timeout, float] = {}
-        """The time limits of the connections that are served and have sent no request, the oldest first, and when each
-        has been silent for `SILENT_S`.
-        """
+        """How many requests wait until fewer than `ANSWERS_MAX` answers are made and sent."""
+        self._unread: dict[asyncio.Timeout, float] = {}
+        """The time limits of the answers that are being sent, the oldest first, and when each is `UNREAD_S` old."""
 
     async def start(self, place: ControlPlace, *, is_named: bool) -> str:
         """Listen at `place`, and return its path. If a socket is there already, replace it only if no process answers.
@@ -110,69 +114,106 @@ class ControlServer:
     # --- one connection -----------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection when there is room for it, or drop it if too many wait or the caller is another user.
-
-        If there is no room, the connection that has been silent longest is ended, but not before `SILENT_S`. So
-        connections that ask for nothing cannot keep a command out, and if many commands come at once, all are answered.
-        """
+        """Serve one connection, or drop it if the caller is another user or nobody makes room for it."""
         task = asyncio.current_task()
         assert task is not None
-        if (self._free.locked() and self._waiting >= WAITING_MAX) or not _is_own(writer):
+        if not _is_own(writer) or (len(self._open) >= CONNECTIONS_MAX and not self._make_room()):
             writer.transport.abort()
             return
         self._open.add(task)
         try:
-            if self._free.locked() and self._silent:
-                limit = next(iter(self._silent))
-                limit.reschedule(self._silent.pop(limit))
-            await self._until_free()
-            try:
-                await self._serve(reader, writer)
-            finally:
-                self._free.release()
+            await self._serve(task, reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # the caller is gone or too slow, or this server stops: nothing can be sent
+            pass  # the caller is gone or too slow, this connection made room, or this server stops: nothing can be sent
         finally:
             self._open.discard(task)
             writer.close()
 
-    async def _until_free(self) -> None:
-        """Wait until fewer than CONNECTIONS_MAX connections are served. Raises TimeoutError."""
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await self._free.acquire()
-        finally:
-            self._waiting -= 1
+    def _make_room(self) -> bool:
+        """End the connection that has been silent longest, or the oldest stream if no connection is silent.
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        A command sends its request as soon as it has connected, so it is read long before it would be the oldest of
+        hundreds of silent connections. Return False if all connections wait for an answer.
+        """
+        for candidates in (self._silent, self._streaming):
+            if candidates:
+                oldest = next(iter(candidates))
+                del candidates[oldest]
+                oldest.cancel()
+                return True
+        return False
+
+    async def _serve(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Read the request, and send the answer and the lines after it."""
         try:
-            request = _request_of(await self._line(reader))
+            self._silent[task] = None
+            try:
+                request = _request_of(await _line(reader))
+            finally:
+                self._silent.pop(task, None)
             asked = request.get("ask")
             route = self._routes.get(asked) if isinstance(asked, str) else None
             if route is None:
                 raise RequestRefused(f"ask for one of {', '.join(sorted(self._routes))}")
-            answers = route(request)
+            await self._until_free()
         except RequestRefused as error:
-            await _send(writer, {"error": str(error)})
+            await _send(writer, _error(str(error)))
             return
-        async with contextlib.aclosing(answers):
-            if await _send_first(answers, writer):
-                await _send_rest(answers, reader, writer)
+        async with contextlib.aclosing(route(request)) as answers:
+            try:
+                value, is_answered = await _first(answers)
+                await self._send_soon(writer, value)
+            finally:
+                self._free.release()
+            if is_answered:
+                self._streaming[task] = None
+                try:
+                    await _send_rest(answers, reader, writer)
+                finally:
+                    self._streaming.pop(task, None)
 
-    async def _line(self, reader: asyncio.StreamReader) -> bytes:
-        """Read the line with the caller's request. Raises RequestRefused if it is too long; TimeoutError."""
+    async def _until_free(self) -> None:
+        """Wait until fewer than ANSWERS_MAX answers are made and sent, and count the caller's as one of them.
+
+        The oldest answer that its caller does not read is given up for it. Raises RequestRefused if that takes too
+        long.
+        """
+        if self._free.locked() and self._unread:
+            limit = next(iter(self._unread))
+            limit.reschedule(self._unread.pop(limit))
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._free.acquire()
+        except TimeoutError:
+            raise RequestRefused(f"ask again: {ANSWERS_MAX} other requests are being answered") from None
+        finally:
+            self._waiting -= 1
+
+    async def _send_soon(self, writer: asyncio.StreamWriter, value: Answer) -> None:
+        """Send an answer. While other requests wait for theirs, its caller has less time to read it. Raises
+        TimeoutError.
+        """
         now = asyncio.get_running_loop().time()
-        limit = asyncio.timeout_at(now + (SILENT_S if self._waiting else REQUEST_TIMEOUT_S))
+        limit = asyncio.timeout_at(now + (UNREAD_S if self._waiting else ANSWER_TIMEOUT_S))
         try:
             async with limit:
-                self._silent[limit] = now + SILENT_S
-                return await reader.readline()
-        except ValueError:
-            raise RequestRefused(f"a request has at most {REQUEST_BYTES_MAX} bytes") from None
+                self._unread[limit] = now + UNREAD_S
+                writer.write(_encoded(value) + b"\n")
+                await writer.drain()
         finally:
-            self._silent.pop(limit, None)
+            self._unread.pop(limit, None)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Read the line with the caller's request. Raises RequestRefused if it is too long; TimeoutError."""
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return await reader.readline()
+    except ValueError:
+        raise RequestRefused(f"a request has at most {REQUEST_BYTES_MAX} bytes") from None
 
 
 def _request_of(line: bytes) -> Request:
@@ -186,22 +227,18 @@ def _request_of(line: bytes) -> Request:
     return value
 
 
-async def _send_first(answers: AsyncGenerator[Answer, None], writer: asyncio.StreamWriter) -> bool:
-    """Send the answer, or an error if it cannot be made in time. Return whether more lines may follow."""
-    is_answered = False
+async def _first(answers: AsyncGenerator[Answer, None]) -> tuple[bytes, bool]:
+    """Return the line with the answer, or with an error if none can be made in time, and whether it is an answer."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            value = b'{"answer":' + _encoded(await anext(answers)) + b"}"
-            is_answered = True
+            return b'{"answer":' + _encoded(await anext(answers)) + b"}", True
     except RequestRefused as error:
-        value = _error(str(error))
+        return _error(str(error)), False
     except TimeoutError:
-        value = _error(f"no answer within {ANSWER_TIMEOUT_S:g} s")
+        return _error(f"no answer within {ANSWER_TIMEOUT_S:g} s"), False
     except Exception:
         log.exception("cannot answer a command", extra={"action": "control_failed"})
-        value = _error("this answer failed; the daemon's log says why")
-    await _send(writer, value)
-    return is_answered
+        return _error("this answer failed; the daemon's log says why"), False
 
 
 async def _send_rest(

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import socket
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -180,19 +181,37 @@ async def test_a_caller_that_never_ends_its_line_is_hung_up_on(
         assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
 
 
+class Held:
+    """A route whose answer is not made until it is released."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def __call__(self, _: Request) -> AsyncGenerator[Answer, None]:
+        self.asked.set()
+        await self.released.wait()
+        yield {"held": True}
+
+
+async def held_caller(place: ControlPlace, held: Held) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_unix_connection(place.path)
+    writer.write(b'{"ask": "held"}\n')
+    await held.asked.wait()
+    return reader, writer
+
+
 async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on(
     private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(control, "WAITING_MAX", 0)
-    place, endless = ControlPlace(private, "a.sock"), Endless()
-    async with serving(place, {"endless": endless}):
-        reader, writer = await asyncio.open_unix_connection(place.path)
-        writer.write(b'{"ask": "endless"}\n')
-        await reader.readline()
+    place, held = ControlPlace(private, "a.sock"), Held()
+    async with serving(place, {"held": held}):
+        reader, writer = await held_caller(place, held)
         with pytest.raises((ConnectionError, ValueError)):
-            (_,) = await ask(place, "endless")
-        assert not endless.ended.is_set()
+            (_,) = await ask(place, "held")
+        held.released.set()
+        assert json.loads(await reader.read()) == {"answer": {"held": True}}
         writer.close()
 
 
@@ -200,9 +219,7 @@ async def test_connections_that_ask_for_nothing_keep_no_command_out(
     private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
     monkeypatch.setattr(control, "REQUEST_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(control, "SILENT_S", 0.0)
     place = ControlPlace(private, "a.sock")
     async with serving(place):
         silent = [await asyncio.open_unix_connection(place.path) for _ in range(3)]
@@ -213,9 +230,24 @@ async def test_connections_that_ask_for_nothing_keep_no_command_out(
             writer.close()
 
 
-async def test_of_many_commands_at_once_each_is_answered(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_stream_makes_room_for_a_command(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "CONNECTIONS_MAX", 2)
-    for name in ("WAIT_S", "REQUEST_TIMEOUT_S", "SILENT_S"):
+    place, endless = ControlPlace(private, "a.sock"), Endless()
+    async with serving(place, {"endless": endless, "hello": hello}):
+        callers = [await asyncio.open_unix_connection(place.path) for _ in range(2)]
+        for reader, writer in callers:
+            writer.write(b'{"ask": "endless"}\n')
+            await reader.readline()
+        assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
+        async with asyncio.timeout(PATIENCE_S):
+            assert await callers[0][0].read() == b""
+        for _, writer in callers:
+            writer.close()
+
+
+async def test_of_many_commands_at_once_each_is_answered(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ANSWERS_MAX", 2)
+    for name in ("WAIT_S", "REQUEST_TIMEOUT_S", "UNREAD_S"):
         monkeypatch.setattr(control, name, PATIENCE_S)
     place = ControlPlace(private, "a.sock")
     async with serving(place):
@@ -229,37 +261,52 @@ async def test_of_many_commands_at_once_each_is_answered(private: Path, monkeypa
             writer.close()
 
 
-async def test_a_silent_caller_is_waited_for_less_long_while_others_wait(
-    private: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("callers", [1, 4])
+async def test_answers_that_nobody_reads_keep_no_command_out(
+    private: Path, monkeypatch: pytest.MonkeyPatch, callers: int
 ) -> None:
-    monkeypatch.setattr(control, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
-    monkeypatch.setattr(control, "REQUEST_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(control, "SILENT_S", 0.01)
+    async def large(_: Request) -> AsyncGenerator[Answer, None]:
+        yield {"large": "x" * 10_000_000}
+
+    monkeypatch.setattr(control, "ANSWERS_MAX", 1)
+    monkeypatch.setattr(control, "UNREAD_S", 0.01)
+    for name in ("WAIT_S", "ANSWER_TIMEOUT_S"):
+        monkeypatch.setattr(control, name, PATIENCE_S)
     place = ControlPlace(private, "a.sock")
-    async with serving(place):
-        silent = [await asyncio.open_unix_connection(place.path) for _ in range(6)]
+    async with serving(place, {"large": large, "hello": hello}):
+        deaf = [socket.socket(socket.AF_UNIX) for _ in range(callers)]
+        for caller in deaf:
+            caller.connect(place.path)
+            caller.sendall(b'{"ask": "large"}\n')
+        while not select.select(deaf[:1], [], [], 0)[0]:  # its answer has begun to come
+            await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE_S / 2):
             assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
-        for _, writer in silent:
-            writer.close()
+        for caller in deaf:
+            caller.close()
 
 
 async def test_a_command_waits_until_there_is_room_for_it(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(control, "ANSWERS_MAX", 1)
     monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
-    place, endless = ControlPlace(private, "a.sock"), Endless()
-    async with serving(place, {"endless": endless, "hello": hello}):
-        reader, writer = await asyncio.open_unix_connection(place.path)
-        writer.write(b'{"ask": "endless"}\n')
-        await reader.readline()
+    place, held = ControlPlace(private, "a.sock"), Held()
+    async with serving(place, {"held": held, "hello": hello}):
+        _, writer = await held_caller(place, held)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(ask(place, "hello"))
-            writer.close()
+            held.released.set()
         assert asked.result() == [{"answer": {"hello": "nobody"}}]
+        writer.close()
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+async def test_a_command_without_room_is_told_so(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ANSWERS_MAX", 1)
+    monkeypatch.setattr(control, "WAIT_S", 0.0)
+    place, held = ControlPlace(private, "a.sock"), Held()
+    async with serving(place, {"held": held, "hello": hello}):
+        _, writer = await held_caller(place, held)
+        assert await ask(place, "hello") == [{"error": "ask again: 1 other requests are being answered"}]
+        writer.close()
 
 
 async def test_the_socket_is_for_its_user_alone_whatever_the_umask_and_gone_at_the_end(tmp_path: Path) -> None:
