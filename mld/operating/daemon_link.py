@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -105,10 +106,16 @@ class DaemonLink:
         """Connect to the daemon's socket. Raises NotReachedError, also if a process of another user listens there."""
         place, uid = self.place, os.geteuid()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(self._timeout_s)
+            # With a timeout of Python the socket does not block, and connect() fails while the daemon has many callers.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_s))
             try:
                 with _address_of(place) as address:
                     connection.connect(address)
+            except BlockingIOError:
+                raise NotReachedError(
+                    f"the daemon at {place.path} has accepted no connection for {self._timeout_s:g} s: it hangs, or "
+                    "many programs connect to it"
+                ) from None
             except ControlPlaceError as error:
                 raise NotReachedError(str(error)) from None
             except (ConnectionRefusedError, FileNotFoundError):
@@ -119,7 +126,13 @@ class DaemonLink:
             peer = control_place.peer_of(connection)
             if peer is not None and peer.uid != uid:
                 raise NotReachedError(f"what listens at {place.path} is of user {peer.uid}, not of this one ({uid})")
+            connection.settimeout(self._timeout_s)
             yield connection
+
+
+def _timeval(seconds: float) -> bytes:
+    """Return the C structure with this time. Zero would mean no limit."""
+    return struct.pack("ll", *divmod(max(1, round(seconds * 1e6)), 1_000_000))
 
 
 @contextmanager

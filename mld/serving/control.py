@@ -15,17 +15,19 @@ import contextlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from mld.core import control_place
-from mld.core.control_place import ControlPlace
+from mld.core.control_place import ControlPlace, SocketPeer
 from mld.core.errors import MldError
 from mld.serving.control_file import claimed, inode_of
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 512  # open at the same time; beyond that, a caller that is silent makes room for the newest one
+OF_PROCESS_MAX = 16  # connections of one process, so that a program that connects without end keeps no other out
 ANSWERS_MAX = 32  # answers that are made and sent at the same time
 WAIT_S = 5.0  # how long a request waits until its answer is begun
 REQUEST_BYTES_MAX = 4 * 1024
@@ -58,6 +60,8 @@ class ControlServer:
         self._inode: tuple[int, int] | None = None
         self._open: set[asyncio.Task[None]] = set()
         """The connections."""
+        self._of_process: Counter[SocketPeer | None] = Counter()
+        """How many connections each process has open."""
         self._silent: dict[asyncio.Task[None], None] = {}
         """The connections whose request has not come yet, the oldest first."""
         self._streaming: dict[asyncio.Task[None], None] = {}
@@ -114,20 +118,34 @@ class ControlServer:
     # --- one connection -----------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, or drop it if the caller is another user or nobody makes room for it."""
+        """Serve one connection, or drop it if there is no room for it or the caller is another user."""
         task = asyncio.current_task()
         assert task is not None
-        if not _is_own(writer) or (len(self._open) >= CONNECTIONS_MAX and not self._make_room()):
+        peer = control_place.peer_of(writer.get_extra_info("socket"))
+        if not _is_own(peer) or not self._has_room(peer):
             writer.transport.abort()
             return
         self._open.add(task)
+        self._of_process[peer] += 1
         try:
             await self._serve(task, reader, writer)
         except (OSError, asyncio.CancelledError):
             pass  # the caller is gone or too slow, this connection made room, or this server stops: nothing can be sent
         finally:
             self._open.discard(task)
+            self._of_process[peer] -= 1
+            if not self._of_process[peer]:
+                del self._of_process[peer]
             writer.close()
+
+    def _has_room(self, peer: SocketPeer | None) -> bool:
+        """Return whether one more connection of this process may be open, after another one has been ended for it if
+        need be.
+        """
+        is_known = peer is not None and peer.pid > 0  # the pid is 0 if the process is outside of our container
+        if is_known and self._of_process[peer] >= OF_PROCESS_MAX:
+            return False
+        return len(self._open) < CONNECTIONS_MAX or self._make_room()
 
     def _make_room(self) -> bool:
         """End the connection that has been silent longest, or the oldest stream if no connection is silent.
@@ -279,9 +297,8 @@ def _error(words: str) -> bytes:
     return _encoded({"error": words})
 
 
-def _is_own(writer: asyncio.StreamWriter) -> bool:
+def _is_own(peer: SocketPeer | None) -> bool:
     """Return whether the caller is this user. Log a caller of another user."""
-    peer = control_place.peer_of(writer.get_extra_info("socket"))
     if peer is None or peer.uid == os.geteuid():
         return True
     log.warning(

@@ -129,6 +129,37 @@ def test_a_daemon_that_hangs_is_named_within_the_time(tmp_path: Path) -> None:
         link_to(tmp_path, 0.2).ask("live")
 
 
+@contextmanager
+def full(directory: Path) -> Iterator[socket.socket]:
+    """A server whose queue of connections is full."""
+    directory.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as first:
+        server.bind(str(directory / "a.sock"))
+        server.listen(0)
+        first.connect(str(directory / "a.sock"))
+        first.close()
+        yield server
+
+
+def test_a_daemon_that_accepts_nothing_is_named_within_the_time(tmp_path: Path) -> None:
+    with full(tmp_path), pytest.raises(NotReachedError, match=r"accepted no connection for 0\.01 s"):
+        DaemonLink(ControlPlace(tmp_path, "a.sock"), 0.01).ask("status")
+
+
+def test_a_command_waits_for_its_turn_among_many_callers(tmp_path: Path) -> None:
+    answers: list[dict[str, Any]] = []
+    with full(tmp_path) as server:
+        link = DaemonLink(ControlPlace(tmp_path, "a.sock"), PATIENCE_S)
+        asking = threading.Thread(target=lambda: answers.append(link.ask("status")))
+        asking.start()
+        server.accept()[0].close()
+        with server.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(b'{"answer": {"turn": 2}}\n')
+        asking.join(PATIENCE_S)
+    assert answers == [{"turn": 2}]
+
+
 def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
     with (
         listening(tmp_path / "a.sock", b'{"error":"no such shard"}\n'),

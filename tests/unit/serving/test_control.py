@@ -19,7 +19,7 @@ import pytest
 
 from mld.core import control_place
 from mld.core.clock import LoopClock
-from mld.core.control_place import ControlPlace, ControlPlaceError
+from mld.core.control_place import ControlPlace, ControlPlaceError, SocketPeer
 from mld.serving import control
 from mld.serving.control import (
     Answer,
@@ -213,6 +213,27 @@ async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on(
         held.released.set()
         assert json.loads(await reader.read()) == {"answer": {"held": True}}
         writer.close()
+
+
+async def test_a_process_has_a_bound_of_its_own(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "OF_PROCESS_MAX", 2)
+    place = ControlPlace(private, "a.sock")
+    async with serving(place):
+        silent = [await asyncio.open_unix_connection(place.path) for _ in range(2)]
+        with pytest.raises((ConnectionError, ValueError)):
+            (_,) = await ask(place, "hello")
+        with monkeypatch.context() as patch:
+            patch.setattr(control_place, "peer_of", lambda _: SocketPeer(1, os.geteuid()))
+            assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}], "another process has its own"
+            patch.setattr(control_place, "peer_of", lambda _: None)
+            assert [await ask(place, "hello") for _ in range(3)] == 3 * [[{"answer": {"hello": "nobody"}}]]
+        for _, writer in silent:
+            writer.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:  # until the server has seen that they are gone
+                with contextlib.suppress(ConnectionError, ValueError):
+                    (_,) = await ask(place, "hello")
+                    break
 
 
 async def test_connections_that_ask_for_nothing_keep_no_command_out(
