@@ -106,7 +106,9 @@ def _with_text(line: KeyLine, message: str) -> str:
 
 
 def display(key: Key, value: object) -> str:
-    """Return the part of a value that may be shown; not for a key that holds credentials."""
+    """Return the part of a value that may be shown. Do not use it for a chain of credentials providers, which hides its
+    own secrets.
+    """
     if key.kind is ValueKind.DIMENSIONS:
         assert isinstance(value, tuple)
         value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)

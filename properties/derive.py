@@ -88,10 +88,12 @@ class Derivation:
         return self.list_key is not None
 
     def derived(self, field_name: str, value: object, source: str) -> None:
+        """Set a field to a value that follows from `source`: another key, or an environment variable."""
         self.values[field_name] = value
         self.sources[field_name] = source
 
     def say(self, level: Level, key: str, message: str, remedy: str = "") -> None:
+        """Add a remark on a key, with the place where the key is set."""
         place = self.given[key].place if key in self.given else self.file_name
         self.remarks.append(Remark(level, key, place, message, remedy))
 
@@ -136,6 +138,9 @@ def settings_of(derivation: Derivation) -> Settings:
 
 
 def _group(kind: Any, values: Mapping[str, object], prefix: str) -> object:
+    """Return a group of the settings, of the dataclass `kind`, with the values of the fields that begin with
+    `prefix`.
+    """
     return kind(**{one.name: values[prefix + one.name] for one in fields(kind) if prefix + one.name in values})
 
 
@@ -276,7 +281,11 @@ def _leases(derivation: Derivation) -> None:
 
 
 def _retrieval(derivation: Derivation) -> None:
-    """Choose how records are fetched, by polling or by enhanced fan-out, and remark on keys that are not used then."""
+    """Choose how records are fetched, by polling or by enhanced fan-out, and remark on keys that are not used then.
+
+    The stream of a DynamoDB table can only be polled. For Kinesis the mode DEFAULT polls if the file sets a key that
+    selects polling, else it uses fan-out.
+    """
     mode = derivation.values["reader.mode"]
     arn = derivation.value_of("streamArn")
     if isinstance(arn, StreamArn) and arn.is_of_table:
@@ -336,7 +345,9 @@ def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
 
 
 def _dead_letter(derivation: Derivation) -> None:
-    """Check that the keys about failing children fit each other."""
+    """Check that the keys about failing children fit each other: mld.poisonAttempts needs mld.deadLetter, the policy
+    `park`, and a processor that is not `mld-spark`; and no stream may be read that gets the dead letters.
+    """
     values, say = derivation.values, derivation.say
     policy, attempts, letter = (
         values["child.failure_policy"],

@@ -105,7 +105,9 @@ class KeyLine:
 def collect(
     file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]]
 ) -> tuple[dict[str, KeyLine], list[Remark]]:
-    """Return the lines that count, by the key's name and in the order of the file; and all remarks."""
+    """Return the lines that count, by the key's name and in the order of the file; and remarks on lines with unknown
+    keys, and on lines that a later one replaces. Keys of the Spark processor are left to `spark`.
+    """
     counting: dict[str, KeyLine] = {}
     remarks: list[Remark] = []
     for place, name, raw in all_lines(file_name, entries, overrides):

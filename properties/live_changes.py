@@ -30,7 +30,9 @@ class Changes:
 
 
 def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> Changes:
-    """Compare the running configuration with that of the file as it is now."""
+    """Compare the running configuration with that of the file as it is now. Return the names of the changed keys, and
+    the running configuration with the new values of the live keys.
+    """
     changed = {
         key.name
         for key in KEYS

@@ -178,8 +178,8 @@ def _converted(lines: Mapping[str, KeyLine], sources: Sources) -> tuple[dict[str
 
 
 def _listed_or_wrong(path: str, own: Mapping[str, Given], sources: Sources) -> tuple[ListFile | None, list[Remark]]:
-    """Return the list of streams in a file, and the remarks on it; instead of the list None if it has errors. `own` has
-    the keys that the properties file itself sets.
+    """Return the list of streams in a file, and the remarks on it. If the list has errors, return None in place of it.
+    `own` has the keys of streams that the properties file itself sets.
     """
     try:
         listed = _listed(path, own, sources)
@@ -210,6 +210,7 @@ def bytes_of_list(file: StreamsFile) -> bytes:
 
 
 def _of_streams(given: Mapping[str, Given]) -> dict[str, Given]:
+    """Return only the keys that are about one of several streams (``mld.stream.<name>.<property>``)."""
     return {name: one for name, one in given.items() if name.startswith(STREAM_PREFIX)}
 
 

@@ -19,7 +19,7 @@ from typing import BinaryIO
 PIPE_WAIT_S = 10.0
 """How long the writer of a pipe may be silent, such as the command in a shell's `<(…)`."""
 PIPE_WHOLE_S = 60.0
-"""How long it may take to write everything."""
+"""How long the writer of a pipe may take to write everything."""
 PIECE_BYTES = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 """With O_NONBLOCK, opening a pipe does not wait for its writer. It has no effect on a regular file."""

@@ -24,6 +24,7 @@ def printable_lines(text: str) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
+    """Return a run of characters outside ASCII, or of control characters, with those escaped that are not visible."""
     run = match.group()
     return run if run.isprintable() else "".join(map(_escaped_character, run))
 

@@ -72,7 +72,11 @@ class Scrubber:
 
 
 def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
-    """Yield the secret parts of the value `text` of a key; `how` says how the value is shown."""
+    """Yield the secret parts of the value `text` of a key; `how` says how the value is shown.
+
+    They are the whole text if it is hidden, the user of a URL, parameters after `=`, and in a command the words whose
+    flag or name suggests a secret. Some of the texts may be empty.
+    """
     if how is not Shown.PARSED and is_secret_key(key):
         yield text
     elif how is Shown.HIDDEN and not (text.isalpha() or text.isdigit()):

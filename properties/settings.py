@@ -73,6 +73,7 @@ _assignment = partial(key_of_bean, Section.ASSIGNMENT, "workerUtilizationAwareAs
 
 
 def _of_stream(name: str, kind: ValueKind, meaning: str, **more: Any) -> Any:
+    """Declare the key ``mld.stream.<name>.<property>``, whose property is `name`, as a field of `StreamSetting`."""
     return key(f"{STREAM_PREFIX}{VARIABLE}.{name}", kind, Section.STREAMS, meaning, **more)
 
 
@@ -392,7 +393,9 @@ class ClientSettings:
 
 
 def _client(service: str, prefix: str, credentials: Key, endpoint: Key) -> Any:
-    """Declare a client of AWS with its dotted keys (configuration#dotted-keys)."""
+    """Declare a client of AWS with its dotted keys, which begin with `prefix` (configuration#dotted-keys). The keys for
+    its credentials and its endpoint have names of other forms, and are passed in.
+    """
     return keys_of_group(credentials, endpoint,
         Key(f"{prefix}.region", ValueKind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
             default_text="regionName", sets="region"),

@@ -167,7 +167,9 @@ def _unlisted(places: Mapping[str, str], given: Mapping[str, Given], list_file: 
 def _stream(
     name: str, place: str, given: Mapping[str, Given], initial_position: InitialPositionSetting
 ) -> tuple[StreamSetting, list[Remark]]:
-    """Return the settings of one stream, and the remarks on them."""
+    """Return the settings of one stream, and the remarks on them. `place` is where the list names the stream. Without
+    an ARN of its own, the stream is that of its consumer's ARN, if it has one.
+    """
     remarks: list[Remark] = []
 
     def value(property_name: str) -> object:

@@ -62,7 +62,8 @@ def print_check(
 ) -> int:
     """Print the check to stdout, and return the exit code: 2 if there are errors, else 0.
 
-    `leases` and `workers` are the size of the fleet whose price is shown.
+    With `show_all` also print the keys that are at their defaults. `leases` and `workers` are the size of the fleet
+    whose price is shown.
     """
     try:
         loaded = load(file, overrides, os.environ)

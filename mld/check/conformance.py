@@ -59,7 +59,11 @@ async def _hold_all(report: Report, timeout_s: float) -> None:
 
 
 async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout_s: float) -> None:
-    """Hold one session with a child, and note in the report which rules the child keeps."""
+    """Hold one session with a child, and note in the report which rules the child keeps.
+
+    If the child breaks the session off, the rule that the script tests is broken, too. Some scripts (`may_end`) allow
+    the child to end with an error status; then the rule is kept.
+    """
     session = Session(child, report, name=script.name, start=script.start, replies=script.replies, timeout_s=timeout_s)
     try:
         await script.hold(session, report)
@@ -73,7 +77,7 @@ async def _hold(script: SessionScript, child: PipeChild, report: Report, timeout
             session.failed(over.rule, str(over))
         if script.rule is not None:
             session.failed(script.rule, str(over))
-        await child.kill()  # afterwards the child's last words are complete
+        await child.kill()  # afterwards all that it wrote to stderr is in `last_words`
         report.errors_shown = report.errors_shown or list(child.last_words)[-ERROR_LINES_MAX:]
         return
     if script.rule is not None:

@@ -103,9 +103,11 @@ class Report:
         return RuleVerdict.FAIL if reasons else RuleVerdict.PASS
 
     def passed(self, rule: Rule) -> None:
+        """Note that the rule was kept. If it was broken before, it stays broken."""
         self.reasons.setdefault(rule, [])
 
     def failed(self, rule: Rule, reason: str) -> None:
+        """Note that the rule was broken, and why."""
         reasons = self.reasons.setdefault(rule, [])
         if reason not in reasons:
             reasons.append(reason)

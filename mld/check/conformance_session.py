@@ -264,7 +264,9 @@ class Session:
         return event
 
     def _check_schema(self, line: str, event: Event) -> None:
-        """Judge whether the line is one message that follows its JSON schema."""
+        """Judge whether the line is one message that follows its JSON schema. `event` is what the conversation made of
+        the line: if it accepted a line that is no JSON document, the line has more than one message.
+        """
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

@@ -95,9 +95,12 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how many times an hour workers read the whole table, or all its parts (`mld.fleet.assign.takeover`).
+    """Return how many times an hour the table is read as a whole, by all workers together. Reading each part of a large
+    table once counts as one time.
 
-    Assignment runs use what the failover watcher of the same worker has read. The watcher uses what runs and audits
+    The table is read for three purposes: workers look for leases that nobody renews (the failover watchers `often`, the
+    others `slowly`; `mld.fleet.assign.takeover`), the leader assigns leases (`runs`), and it audits the rows
+    (`audits`). Runs use what the failover watcher of the same worker has read. The watcher uses what runs and audits
     have read.
     """
     runs, audits = _per_hour(rates.assignment_interval_s), _per_hour(AUDIT_PERIOD_S)
@@ -112,8 +115,11 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how many times an hour workers query the index for their leases. Each query comes one period after the
-    last query or scan.
+    """Return how many times an hour all workers together query the index for their own leases.
+
+    A scan of the whole table shows a worker its leases, too, and puts its next query off. So a failover watcher of a
+    table with only one part queries once in a `LOOK_PERIOD_S`; every other worker once in a `DISCOVERY_PERIOD_S`. A
+    lone worker queries only once in a `QUERY_SPACING_S_MAX`.
     """
     if workers == 1:
         return _per_hour(QUERY_SPACING_S_MAX)

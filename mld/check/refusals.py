@@ -77,6 +77,7 @@ def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
         checked_names.append(("fanoutConfig.consumerName", "a consumer", CONSUMER_NAME, settings.fanout.consumer_name))
     refused_keys: set[str] = set()
     for own_key, what, rule, name in checked_names:
+        # Names of tables and consumers are made from applicationName by default; then that is the key to change.
         is_derived = own_key != "streamName" and name.startswith(settings.application_name)
         key = "applicationName" if is_derived else own_key
         if not rule.allows(name) and key not in refused_keys:
@@ -113,7 +114,9 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def faults_of(command: list[str]) -> Iterator[tuple[Level, str, str]]:
-    """Yield level, message and remedy for each fault of a command."""
+    """Yield level, message and remedy for each fault of a command, which is given as its words. If the program is not
+    found, that is the only fault; otherwise a missing package, words for a shell and missing scripts are reported.
+    """
     is_for_shell = any(map(_SHELL_WORD.fullmatch, command))
     found = find_executable(command)
     if found is None:

@@ -32,8 +32,8 @@ ROWS_MAX = 500
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
 """Ends of the names of the two other tables."""
 LEASE_DURATION_S = 30.0
-"""Assumed, because the table does not store it. A worker's status that is older than two renewals of such a lease
-counts as unknown.
+"""The lease duration that is assumed for every application, because the tables do not store it. A worker's status that
+is older than two renewals of such a lease counts as unknown.
 """
 
 
@@ -85,7 +85,9 @@ async def _names(service: Service) -> tuple[list[str], list[str]]:
 
 
 async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
-    """Return what the first rows of a lease table show about its application; if they cannot be read, only a `note`."""
+    """Return what the first rows of a lease table show about its application: streams, number of workers that may be
+    alive, open shards and the largest lag. Return only a `note` if the rows cannot be read.
+    """
     try:
         answer = await calls.send("Scan", {"Limit": ROWS_MAX})
     except TableError as error:
@@ -112,7 +114,9 @@ async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
 
 
 def _refused(what: str, action: str, error: TableError) -> str:
-    """Return a sentence that `what` could not be read. If a permission is missing, the sentence names it."""
+    """Return a sentence that `what` could not be read because of `error`. If the permission for the call `action` is
+    missing, the sentence asks for that permission instead of quoting the error.
+    """
     if any(sign in str(error) for sign in FORBIDDEN):
         return f"{what}: not seen, allow {action}"
     return f"{what}: not seen: {error}"

@@ -79,7 +79,9 @@ def act(command: str, invocation: Invocation, planner: Planner) -> NoReturn:
 
 
 async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Sequence[Outcome]) -> None:
-    """Add what an operator did to the history of the fleet, if the table has one. A failure to do so is only logged."""
+    """Add a line about the operator's act to the history of the fleet, if the lease table has a row for the history.
+    Nothing is added if certainly no change was written. A failure to add the line is only logged.
+    """
     if not _may_be_made(outcomes):
         return
     done = sum(one.fate is Fate.DONE for one in outcomes)
@@ -104,6 +106,9 @@ async def perform(
     refuse: Callable[[], Awaitable[None]] = _never_refuse,
 ) -> int:
     """Print the plan, and with --execute save the rows and write the changes; return the exit code.
+
+    If the changes take records away from a shard, these are saved first, too (`ActPlan.kept`). Their file is removed
+    again if certainly no change was written.
 
     `refuse` raises ActRefusedError if the plan must not be carried out. With --execute `refuse` is called before
     anything is printed; without --execute it is called after the plan is printed.
@@ -140,5 +145,5 @@ def tell(text: str) -> None:
 
 
 def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether at least one change is written, or may be."""
+    """Return whether at least one change is written, or may be written because its outcome is unknown."""
     return any(one.fate in (Fate.DONE, Fate.UNKNOWN) for one in outcomes)

@@ -23,8 +23,11 @@ RUNBOOKS = page_address("{page}")
 
 
 def prometheus_rules(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return alerting rules of Prometheus, in YAML: those of the template, and one for each kind of fault without a
-    rule there.
+    """Return alerting rules of Prometheus, in YAML: those of the template, and a generated one for each alert that has
+    no rule there.
+
+    An alert may cover several kinds of faults; its texts and its delay are those of the kind that was declared first.
+    Kinds without `hold_s` send no alert. `retention_s` is how long the stream keeps records.
     """
     from mld.aws.table_calls import THROTTLING_CODES
 
@@ -91,7 +94,8 @@ def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
 
 
 def cloudformation_alarms(settings: Settings, retention_s: int, runbooks: str = RUNBOOKS) -> str:
-    """Return a CloudFormation template with the alarms. Its parameter names the topic to notify.
+    """Return a CloudFormation template with the alarms. Its parameter names the topic to notify. `retention_s` is how
+    long the stream keeps records.
 
     If `workerId` is set, a metric of one worker has the worker's id as a dimension, and so has the alarm on it. Then
     the template made from each worker's file has alarms of that worker.

@@ -98,8 +98,9 @@ class Application:
         return TableCalls(self.dynamo, name, REQUEST_TIMEOUT_S)
 
     async def of_stream(self, name: str | None = None) -> Application:
-        """Return the application limited to the leases of one stream; unchanged if the command is about all of the
-        table or the file names only one stream.
+        """Return the application limited to the leases of one stream; unchanged if the command is about the whole
+        table, or if the file names only one stream. `name` is the stream as the operator wrote it; it decides if the
+        table has leases of several streams of that name.
 
         Raises ActRefusedError if the stream has no leases; TableError.
         """
@@ -109,8 +110,8 @@ class Application:
         return replace(self, stream=stream_id_in(observed.table, self.setting, name))
 
     async def look(self) -> Observed:
-        """Return the present rows of the application: leases, and worker reports in a table of their own. Raises
-        TableError.
+        """Return the present rows of the lease table, and the worker reports that fleets of KCL 3.0 to 3.4 keep in
+        another table. Raises TableError.
         """
         table = of_stream(await read_table(self.calls, self.clock), self.stream)
         return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
@@ -145,7 +146,8 @@ class Application:
         return None if table is None else await self.require_table()
 
     async def require_nobody(self, observed: Observed, *, stop_fleet: bool) -> None:
-        """Raise ActRefusedError if an owner of a lease is alive; with `stop_fleet` only if that is another operator.
+        """Raise ActRefusedError if the owner of a lease is alive. With `stop_fleet` workers may be alive, because their
+        leases are taken by force; then only another living operator is refused.
 
         It watches the rows for one lease duration at most. Raises TableError.
         """
@@ -191,7 +193,8 @@ class Application:
         return created_ms is not None and table_s is not None and created_ms > table_s * 1000
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """Return the shards that were open at a place. Shards of Kinesis must cover all hash keys, without overlaps.
+        """Return the shards that were open at a place in the stream. Shards of Kinesis must cover all hash keys,
+        without overlaps; if they do not, they are listed again, up to LISTINGS_MAX times.
 
         Raises ActRefusedError and StreamError.
         """
@@ -219,8 +222,8 @@ class Application:
         return listing.shards
 
     def hold(self, observed: Observed) -> AbstractAsyncContextManager[OperatorHold]:
-        """Open a hold on leases. Call it after `require_nobody`, because the hold treats operators among the owners as
-        dead.
+        """Open a hold, with which this command owns leases until the context ends. Call it after `require_nobody`,
+        because the hold takes all other operators among the owners for dead.
         """
         dead = frozenset(owner for owner in owners_of(observed) if is_operator(owner))
         return operator_hold(self.leases, self.clock, self.me, self.lease_duration_s, dead=dead)
@@ -228,7 +231,9 @@ class Application:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def plan(self, planner: Planner, table: RawTable) -> ActPlan:
-        """Return what is left to write: the plan to print, and later the changes to write. Raises ActRefusedError."""
+        """Return what `planner` has left to write, given the present `table`, as writes to rows of this stream. The
+        first such plan is printed; later ones are carried out. Raises ActRefusedError.
+        """
         return in_stream(planner(within(table), self.me), self.stream)
 
     async def carry_out(
@@ -239,6 +244,7 @@ class Application:
         `observed` is the table that was given to `require_nobody`. Raises ActRefusedError if another worker or operator
         has written since. Raises TableError; then each row is either as before or as planned.
         """
+        # KCL 2.x cannot read rows with an `entityType`, so new rows get none while it may use the table.
         self.leases.types_rows = not outline(observed.table.rows).is_of_2x
         async with self.hold(observed) as hold:
             now = await self.look() if stop_fleet else observed

@@ -106,7 +106,9 @@ def _sync_directory(path: Path) -> None:
 
 
 def free_name(path: Path) -> Path:
-    """Return the path, or if it exists, a similar one that does not: two acts may run within a second."""
+    """Return the path, or if it exists already, the path with a number added to its stem. The default name of a backup
+    has the time in seconds, and two acts may run within one second.
+    """
     number = 2
     found = path
     while found.exists():

@@ -30,8 +30,8 @@ from mld.operating.stream_access import SpanReader, arrival_ms, framed_records
 from mld.protocol.framed_records import FramedRecord
 
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
-"""Attempts to find the earlier record begin this many seconds before the place; the last begins at the oldest
-record.
+"""The earlier record is looked for by reading from this many seconds before the place, from the first number to the
+last, until it is found. If it is not found, the shard is read from its oldest record.
 """
 
 

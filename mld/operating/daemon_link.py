@@ -92,6 +92,7 @@ class DaemonLink:
                 return
 
     def _pid_or_place(self, connection: socket.socket) -> str:
+        """Return words for an error that name the daemon: its pid, or its socket if the system does not tell its pid."""
         peer = control_place.peer_of(connection)
         return f"at {self.place.path}" if peer is None else f"with pid {peer.pid}"
 
@@ -223,7 +224,7 @@ def _listed(links: Sequence[DaemonLink]) -> str:
 
 
 def _named(link: DaemonLink) -> str:
-    """Return what a daemon says of itself, in words; if it does not answer, why."""
+    """Return a daemon's pid, worker id and application in words; if it does not answer, the error."""
     try:
         who = link.ask("who")
         return f"pid {who.get('pid')} (worker {who.get('worker')}, application {who.get('application')})"

@@ -66,7 +66,7 @@ def children_in_words(shard: Mapping[str, Any]) -> list[str]:
 
 
 def _load(child: Mapping[str, Any]) -> str:
-    """Return what a child has in hand and what waits for it, in words."""
+    """Return in words how many records a child was sent and has not answered (`inHand`), and how many wait for it."""
     waiting = f"{child['waiting']:,} wait" if child["waiting"] else ""
     if child["busySeconds"] is None:
         return f"has none in hand, {waiting}" if waiting else "has none"

@@ -57,6 +57,7 @@ _EVENTS = OwnAttribute(
     "events", "B", lambda found: unpack(own_attribute.binary(found)), pack((Event(EventKind.ENDED, at_s=1),))
 )
 _ALERTS = OwnAttribute("alerts", "SS", lambda found: frozenset(map(str, found[:ALERTS_MAX])), ["failing shardId-0"])
+"""The two attributes of the row. The last argument of each is an example of its value."""
 
 
 def events_in(row: Row | None) -> tuple[Event, ...]:
@@ -193,7 +194,8 @@ async def recording(
 ) -> AsyncIterator[None]:
     """Write the events of a worker while the context is open, with an event for its start and one for its end.
 
-    `start` and `end` are the texts of these two.
+    `start` and `end` are the texts of these two. `initialized` is set when the worker has initialized itself; nothing
+    is written before that, except at the end of the context.
     """
 
     async def run() -> None:

@@ -65,7 +65,9 @@ class Examination:
 
     @asynccontextmanager
     async def reached(self, name: str, stream_arn: str | None = None) -> AsyncIterator[BotoService]:
-        """Examine the credentials and endpoints of a service, and open it if all are good. Raises ProbeEnded."""
+        """Examine the credentials and endpoints of the service `name` (a key of LABELS), add the findings, and yield an
+        open client of it. Raises ProbeEnded if one of them is bad, or if a call inside the context fails.
+        """
         label = LABELS[name]
         service = BotoService(lambda: _client(self.factory, name), threads_max=1, name=label)
         try:

@@ -80,8 +80,8 @@ class FleetFault:
 
     @classmethod
     def known_as(cls, name: str) -> FleetFault | None:
-        """Return the fault with this `id`, as the list of raised alerts has it; None if no fault has it. The list is in
-        the table, which other versions of mld and anybody else may write, so the kind need not be declared here.
+        """Return the fault with this `id`, read from the list of raised alerts in the lease table. Return None if this
+        version declares no such kind: other versions of mld, and anybody else, may have written the list.
         """
         kind, _, subject = name.partition(" ")
         return cls(kind, subject) if kind in KINDS and subject else None
@@ -171,8 +171,8 @@ def kind(
     is_own: bool = False,
     ends: bool = True,
 ) -> Callable[[Finder], Finder]:
-    """Declare a kind of fault; the decorated generator finds faults of it. `alert` defaults to a name made of
-    `name`.
+    """Declare a kind of fault; the decorated generator finds faults of it. The arguments are the fields of `FaultKind`,
+    which describes them. `alert` defaults to a name made of `name`.
     """
 
     def declare(find: Finder) -> Finder:
@@ -207,9 +207,9 @@ def of_shards(
     alert: str = "",
     hold_s: float | None = HOLD_S,
 ) -> Callable[[ShardJudge], ShardJudge]:
-    """Declare a kind of fault of open shards: `name` is a verdict of `shard_verdict`, or ``untold``. The decorated
-    function words the fault. The kind has no finder of its own: `verdicts.fault_of` finds the fault of a shard of any
-    kind.
+    """Declare a kind of fault that a single open shard has. `name` is the word of a `shard_view.Verdict`, or ``untold``
+    for a shard of which its worker reports nothing. The decorated function returns the words and the remedy of the
+    fault. The kind has no finder of its own: `verdicts.fault_of` looks up the kind by the verdict of each shard.
     """
 
     def declare(judge: ShardJudge) -> ShardJudge:

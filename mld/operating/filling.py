@@ -11,6 +11,7 @@ from typing import TypeAlias
 TEMPLATES = Path(__file__).with_name("templates")
 Value: TypeAlias = str | tuple[str, ...] | bool | None
 _HOLE = re.compile(r"@([?!]?)([a-z_]+)@")
+"""Matches a placeholder: its mark (``?``, ``!`` or none) and its name."""
 
 
 def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:

@@ -182,7 +182,11 @@ def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> Iterator
 
 
 def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Diagnosis:
-    """Judge whether the daemon's consumer of enhanced fan-out is registered, or can be."""
+    """Judge whether the daemon's consumer of enhanced fan-out is registered, or can be.
+
+    `consumers` is how many consumers the stream has. `error` is the error of DescribeStreamConsumer; None if the call
+    found the consumer.
+    """
     about = "fan-out consumer"
     if error is None:
         return ok(about, f"{name} is registered")
@@ -223,8 +227,9 @@ def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rule
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
 ) -> Iterator[Diagnosis]:
-    """Yield findings from the answer of DescribeTable. `index` is the name of the index that this fleet needs; None if
-    it needs none.
+    """Yield findings from `table`, the answer of DescribeTable. `key` is the attribute that must be its only key.
+    `index` is the name of the index that this fleet needs; None if it needs none. The write capacity must suffice for
+    the renewals of `open_shards` leases.
     """
     about, name, status = "lease table", table.get("TableName", "?"), table.get("TableStatus", "?")
     types = {one.get("AttributeName"): one.get("AttributeType") for one in table.get("AttributeDefinitions", ())}
@@ -247,7 +252,9 @@ def table_findings(
 
 
 def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
-    """Judge the billing mode: provisioned capacity must suffice for the renewals of all leases."""
+    """Judge the billing mode. Provisioned capacity must suffice for the renewals of all leases: three writes of each
+    lease in a lease duration.
+    """
     mode = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
     if mode == "PAY_PER_REQUEST":
         return ok("billing", "pay per request")
@@ -262,8 +269,8 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
 
 
 def rows_findings(sight: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosis]:
-    """Yield findings about the lease rows, compared with the listed shards, and about the workers that share the
-    table.
+    """Yield findings about the lease rows, compared with the listed shards, and about the workers that share the table.
+    `is_3x`: the fleet works by the rules of KCL 3.x.
     """
     assert sight.fleet is not None
     if not sight.fleet.shards and not sight.corrupt:
@@ -298,7 +305,7 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     """Judge the kinds of workers that share the table.
 
     Workers of Java 3.x have reports. Workers of Java 2.x have none and are known only as owners of leases, like workers
-    that are gone.
+    that are gone. If the fleet works by the rules of KCL 3.x (`is_3x`), workers of 2.x cannot read its table.
     """
     present = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
     kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in present})

@@ -55,7 +55,8 @@ FORMATS: dict[str, Callable[[Listing, Any, bool], None]] = {
     "wide": lambda listing, value, watch: print_wide(listing),
     "json": lambda listing, value, watch: click.echo(json.dumps(value, indent=None if watch else 2)),
 }
-"""Functions that print a listing: as a table that fits the terminal, as a table with whole cells, or as JSON."""
+"""Functions that print a listing, or the same content as a value: as a table that fits the terminal, as a table with
+whole cells, or as JSON (on one line with --watch)."""
 _output = click.option(
     "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
 )

@@ -54,7 +54,8 @@ def status_steps(
     more_reports: Iterable[WorkerReport] = (),
     legacy_lock: SeenLock = None,
 ) -> Steps[FleetStatus]:
-    """Return the fleet that a scan of the lease table shows.
+    """Return the fleet that a scan of the lease table shows, computed in steps so that other tasks can run between them
+    (`core.steps`).
 
     `more_reports` and `legacy_lock` come from the two other tables of a fleet of KCL 3.0 to 3.4.
     """

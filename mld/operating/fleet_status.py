@@ -106,6 +106,7 @@ class FleetStatus:
         Uneven means a difference of more than one. Workers that an operator has drained, or has moved leases to, are
         left out.
         """
+        # `meter` names the machine or container whose CPU a worker measures.
         by_meter: dict[str, list[WorkerView]] = {}
         pinned = {one.owner for one in self.open_shards if (one.lease.pinned_until_s or 0) > self.taken_s}
         for worker in self.workers:
@@ -128,9 +129,11 @@ def fleet_status_steps(
     corrupt: Iterable[tuple[str, str]] = (),
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
-    """Return the fleet that these rows show at `now_s`, epoch seconds by the reader's clock.
+    """Return the fleet that these rows show at `now_s`, epoch seconds by the reader's clock. It is computed in steps,
+    so that other tasks can run between them (`core.steps`).
 
-    `labels` are the labels of streams by identifier. The identifier is the label of a stream without one.
+    `lock` is the row that names the leader, and `corrupt` has the keys of unreadable rows with the reasons. `labels`
+    are the labels of streams by identifier. The identifier is the label of a stream without one.
     """
     newest = {report.worker: report for report in newest_of_each(reports)}
     known = labels or {}
@@ -158,6 +161,7 @@ def fleet_status_steps(
     # the dead worker as owner. So a worker without a report is dead if it has written nothing since it was found dead.
     unreported = ((worker, heard[worker]) for worker in ends if worker not in newest and worker in heard)
     found_dead = frozenset(worker for worker, at_s in unreported if at_s is not None and at_s <= ends[worker][0])
+    # While the table refuses writes, a worker that wrote nothing may still be alive.
     dead = found_dead if rules.is_throttled else silent | found_dead
     shards = []
     for number, lease in enumerate(rows):

@@ -158,7 +158,9 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print_line(value: dict[str, Any]) -> None:
-    """Print a message or an event for people, with its time and direction."""
+    """Print for people one value that the daemon sends: how many lines were left out, a message with its time and
+    direction, an event in words, or the situation of the shard when the tap begins.
+    """
     if "lost" in value:
         count = value["lost"]
         click.echo(f"-- {count} line{'' if count == 1 else 's'} left out: too many for this terminal")

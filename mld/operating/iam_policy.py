@@ -32,8 +32,8 @@ class Policy:
 
 
 def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
-    """Return the policy document. With `create` False it leaves out the creation of tables and index, for which another
-    tool, such as Terraform, is used then.
+    """Return the policy document. With `create` False it does not allow the creation of tables and index: that is for
+    operators who create them by another tool, such as Terraform.
     """
     draft = Policy()
     if not settings.is_multi_stream:

@@ -92,4 +92,5 @@ async def make_room_for_2x(app: Application, invocation: Invocation) -> int:
 
 
 async def _require_none_of_3x(app: Application, observed: Observed) -> None:
+    """Raise ActRefusedError if a worker that has a report is alive. Workers of KCL 2.x have none."""
     await app.require_no_workers(observed, STOP_REMEDY, whom=reporting_workers(observed).__contains__)

@@ -95,6 +95,7 @@ async def records_at(app: Application, lease: Lease, record: str) -> list[Framed
     sequence, _, sub = record.partition("/")
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=sequence)
     page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
+    # An aggregate may hold user records whose hash keys belong to other shards. They are not delivered, so not found.
     hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
     found = [] if page is None else framed_records(page, lease.checkpoint, hash_range)
     kept = [one for one in found if one.sequence == sequence and sub in ("", str(one.sub))]

@@ -214,4 +214,5 @@ def short(position: Position) -> str:
 
 
 def _number(shard_id: str) -> str:
+    """Return the number in a shard id, without leading zeros."""
     return shard_id.rsplit("-", 1)[-1].lstrip("0") or "0"

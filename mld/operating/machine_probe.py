@@ -41,8 +41,8 @@ class MachineProbe:
         await self._exam.run(*(self._program(about, split_command(text)) for about, text in commands.items()))
 
     async def _program(self, about: str, processor: list[str]) -> None:
-        """Examine whether a record processor, given as the words of its command, can be run; a Spark processor
-        further.
+        """Examine whether a record processor, given as the words of its command, can be run. A Spark processor is also
+        asked to check itself (`mld-spark --check`).
         """
         faults = [fail(about, message, remedy) for _, message, remedy in faults_of(processor)]
         self._exam.require(*faults)

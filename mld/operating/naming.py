@@ -21,7 +21,8 @@ from mld.properties.settings import Settings, StreamSetting
 def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> str:
     """Return the lease key that an operator means by `name`.
 
-    Raises ActRefusedError if no lease has that shard, or if leases of several streams have.
+    `known` has the keys of all leases; `labels` maps the identifier of a stream to its name in the file. Raises
+    ActRefusedError if there is no lease of such a shard, or if several streams have a shard of that name.
     """
     keys = sorted(known)
     found = keys_meant(keys, name, labels)
@@ -48,7 +49,9 @@ class ChosenShard:
     """The identifier of the stream, if the operator gave the lease key."""
 
     def is_its(self, lease: Lease) -> bool:
-        """Return whether this lease can belong to the shard."""
+        """Return whether this lease can belong to the shard. In a table of one stream the lease key is the shard id; in
+        a table of several streams the shard id, the stream and, if the file sets one, the stream's epoch must agree.
+        """
         if self.stream is None or lease.stream is None:
             return lease.key == self.shard_id
         if self.stream_id is not None:
@@ -83,6 +86,9 @@ def lease_of(leases: Iterable[Lease], shard: ChosenShard) -> Lease | None:
 
 
 def _epoch(lease: Lease) -> int:
+    """Return when the lease's stream was created, from the stream's identifier: a stream that was made again has a
+    larger epoch. Return 0 for a lease that names no stream.
+    """
     stream = None if lease.stream is None else parse_stream_id(lease.stream)
     return 0 if stream is None else stream.epoch
 

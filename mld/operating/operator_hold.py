@@ -78,7 +78,10 @@ class OperatorHold:
         await a_few_at_a_time(one, [lease for lease in leases if lease.key not in self._held])
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
-        """Take one lease, and try again if its row changes meanwhile or an answer is missing."""
+        """Take one lease. If the write is refused or its answer is lost, try again from the present row, until the row
+        is ours or gone. Raises ActRefusedError if another operator has the lease, or, unless `by_force` is set, if
+        anybody else has changed it; TableError.
+        """
         # By force the owner is the only condition: a busy worker may change its row faster than a distant table
         # answers.
         make = writes.assign if by_force else writes.take

@@ -58,6 +58,7 @@ def _signs_of_life(observed: Observed) -> dict[tuple[str, str], object]:
 def _reports(observed: Observed) -> dict[str, Row]:
     """Return the rows that are worker reports, by worker."""
     found = {}
+    # `wid` is the worker's id and `lut` the time of its last update, as Java names these attributes.
     for row in (*observed.table.scan.others, *observed.reports):
         name = row.get("wid", row.get(rows.KEY, {})).get("S")
         if isinstance(name, str) and ("lut" in row or row.get(rows.ENTITY_TYPE, {}).get("S") == "WORKER_METRIC_STATS"):
@@ -104,6 +105,7 @@ async def living(
     watched = {one for one in owners.keys() | recent if whom(one)}
     watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0) + MARGIN_S
     began_s = clock.monotonic()
+    # The last seen value of each sign of life; `has_moved` returns whether a later look showed another value.
     signs: Stillness[tuple[str, str], object] = Stillness()
     for sign, value in _signs_of_life(first).items():
         signs.saw(sign, value, began_s)

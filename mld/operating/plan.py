@@ -65,7 +65,7 @@ class ActPlan:
     title: str
     """The plan in one line."""
     changes: tuple[Change, ...]
-    """They are written in this order."""
+    """The writes of the plan, in the order in which they are sent."""
     notes: tuple[str, ...] = ()
     """Remarks for the operator."""
     kept: KeptLines | None = None

@@ -29,6 +29,7 @@ PROBES_CONCURRENT_MAX = 4
 PROBE_INTERVAL_S = 0.1
 """Pause after each probe. As `PROBES_CONCURRENT_MAX` shards are asked at a time, 1,000 take half a minute."""
 PROBED = "probed"
+"""The activity in the status that is made from an answer of Kinesis; the status in a row has a `ShardActivity`."""
 
 
 async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> FleetStatus:

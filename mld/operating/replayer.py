@@ -83,7 +83,9 @@ class Replayer:
     ended: str = ""
     """How the child process ended."""
     _range: CheckpointRange = field(init=False)
+    """The positions that the processor may checkpoint, and its last checkpoint."""
     _processor: Processor | None = None
+    """The running child, if `run` must kill it in case of an error."""
 
     def __post_init__(self) -> None:
         self._range = CheckpointRange.starting_at(self.start.after)
@@ -103,7 +105,9 @@ class Replayer:
                 self.ended = await processor.kill()
 
     async def _drive(self) -> None:
-        """Start the child, and lead it through a whole life: initialize, the batches of the span, and the end."""
+        """Start the child, and send it everything that a daemon sends in the life of a shard: initialize, the batches
+        of the span, and then either the end of the shard, or a shutdown followed by the loss of the lease.
+        """
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
         records_max = self.settings.reader.records_max
         unlimited = replace(self.settings.child, reply_timeout_s=None, warn_after_s=WARN_AFTER_S, logs_fields=False)
@@ -131,11 +135,12 @@ class Replayer:
         self.ended = await processor.end()
 
     async def _deliver(self, processor: Processor, batch: ChildBatch, first: str | None) -> None:
-        """Give a batch to the processor, and count it when the processor has answered. `first` is the sequence number
-        of its first record; None without records.
+        """Give a batch to the processor, and count it when the processor has answered. `first` is the first sequence
+        number of the page from which the batch was cut; None for a page without records.
         """
 
         def written() -> None:
+            """Let the processor checkpoint these records: the batch was written to it."""
             if first is not None and batch.largest is not None:
                 self._range = self._range.deliver(Position(first), batch.largest)
 
@@ -151,6 +156,7 @@ class Replayer:
         """
 
         def written() -> None:
+            """Let the processor checkpoint SHARD_END: the message was written to it."""
             self._range = self._range.at_shard_end()
 
         self.in_hand = "shardEnded"
@@ -208,7 +214,12 @@ async def run_replay(
     properties_file: str,
     overrides: Sequence[str],
 ) -> int:
-    """Replay the span, print the result, and return the exit code. Raises MldError if the span cannot be read."""
+    """Replay the span from `start` to `until`, print the result, and return the exit code.
+
+    `lease` is the shard's row in the lease table, if it is needed for the start or the stream's identifier. `command`
+    is the record processor; if it is empty, that of the settings. The child learns `properties_file` and `overrides` by
+    its environment. Raises MldError if the span cannot be read.
+    """
     settings, shard_id = shard.settings, shard.shard_id
     processor_command = list(command) or split_command(settings.child.command)
     if find_executable(processor_command) is None:

@@ -217,7 +217,11 @@ async def restore_from(
     may_skip: bool,
     stop_fleet: bool,
 ) -> int:
-    """Put the leases of a file back; return the exit code. Raises ActRefusedError, BackupError, TableError."""
+    """Put the leases of a file back; return the exit code. Raises ActRefusedError, BackupError, TableError.
+
+    `stream` selects one of several streams. `from_another`: the file may be of another application or table.
+    `may_skip`: checkpoints may move forward. `stop_fleet`: leases are taken from living workers.
+    """
     saved, settings = read_saved(path), app.settings
     if not from_another:
         require_same_table(saved, settings.application_name, settings.lease_table.name)
@@ -226,7 +230,7 @@ async def restore_from(
     observed = stored or Observed(raw_table(()))
     if app.setting is not None:
         id_ = saved.stream
-        if id_ is None:  # the file is of a table of one stream
+        if id_ is None:  # the file is of a table of one stream; the leases get this stream's identifier in the table
             await app.require_no_workers(observed, "stop them first: they do not know that this stream has leases")
             id_ = await _identifier(app, app.setting, observed.table)
         app = replace(app, stream=id_)

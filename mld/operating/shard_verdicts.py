@@ -1,4 +1,8 @@
-"""The kinds of faults of single open shards, for `verdicts`; the shard's verdict decides which one it has. Pure."""
+"""The kinds of faults of single open shards, for `verdicts`; the shard's verdict decides which one it has. Pure.
+
+Each function gets what is known of the fleet, the shard, and the shard's name in commands. It returns what is wrong, in
+words, and the command or advice that helps.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,16 @@ from mld.operating.fleet_sight import FleetSight
 from mld.operating.shard_view import ShardView, Verdict
 
 UNTOLD = "untold"
+"""The kind of fault of a shard of which its worker reports nothing."""
 
 
 def _because(shard: ShardView, otherwise: str) -> str:
+    """Return the reason for the shard's verdict; `otherwise` if none is known."""
     return shard.why or otherwise
 
 
 def _joined(words: str, why: str | None) -> str:
+    """Return the words, followed by the reason if one is known."""
     return words if why is None else f"{words}: {why}"
 
 
@@ -46,6 +53,7 @@ def _stopped(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     alert="MldUnreadable",
 )
 def _unreadable(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return why the reads of the shard fail, and the command that looks for the reason."""
     return _because(shard, "all of its reads fail"), sight.command("doctor")
 
 
@@ -58,6 +66,7 @@ def _unreadable(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, st
     alert="MldShardParked",
 )
 def _parked(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return why the shard waits for an operator, and the command that looks for the reason."""
     return _because(shard, "it waits for an operator"), sight.command("doctor")
 
 
@@ -84,6 +93,7 @@ def _failing(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     STUCK,
 )
 def _stalled(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return why the shard's processor stands still, and the command that restarts it."""
     return _because(shard, "its record processor stands still"), sight.command("restart-child", name)
 
 
@@ -96,6 +106,7 @@ def _stalled(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     alert="MldLagUnknown",
 )
 def _unknown(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return why the shard's lag is unknown, and the command that shows whether its worker is alive."""
     return _because(shard, "its worker does not tell how far it is"), sight.command("workers")
 
 
@@ -109,6 +120,7 @@ def _unknown(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     hold_s=None,
 )
 def _untold(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return that the shard's worker reports no lag, and the command that asks Kinesis for the lag."""
     return _because(shard, "its worker does not tell"), sight.command("lag", "--probe")
 
 
@@ -121,6 +133,7 @@ def _untold(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     alert="MldBehind",
 )
 def _lagging(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return how far the shard is behind and why, and the command that shows whether it catches up."""
     return _joined(f"{duration(shard.behind_s)} behind", shard.why), sight.command("lag", "--watch")
 
 
@@ -134,4 +147,5 @@ def _lagging(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     hold_s=PAUSE_HOLD_S,
 )
 def _paused(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
+    """Return who paused the shard, when and why, and the command that ends the pause."""
     return f"paused {shard.lease.paused or ''}".strip(), sight.command("resume", name)

@@ -194,6 +194,7 @@ def _require_3x(is_3x: bool) -> None:
 
 
 def _shard(fleet: FleetStatus, name: str) -> ShardView:
+    """Return the shard that `name` means, also if it was read to its end. Raises ActRefusedError if there is none."""
     by_key = {shard.key: shard for shard in fleet.shards}
     return by_key[full_key(by_key, name, fleet.labels)]
 

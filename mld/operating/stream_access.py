@@ -119,7 +119,11 @@ class SpanReader:
         self.throttled = 0
 
     async def page(self, limit: int) -> RawPage:
-        """Read the next page, which may be empty, after the pause between reads. Raises StreamError."""
+        """Read the next page, which may be empty, after the pause between reads.
+
+        An expired iterator is replaced. After a throttled request it waits longer and longer; after other errors it
+        tries again, up to FAILURES_MAX times in a row. Raises StreamError.
+        """
         assert not self.is_over, "nothing follows the end of a shard"
         failures = 0
         while True:

@@ -88,7 +88,9 @@ class StreamProbe:
         return {"StreamName": self._exam.settings.stream_name, **({} if arn is None else {"StreamARN": arn})}
 
     async def _reads(self, service: BotoService) -> None:
-        """Try the calls by which the daemon lists and reads a stream of Kinesis."""
+        """Try the calls by which the daemon lists and reads a stream of Kinesis: list the shards, and read one record
+        of an open shard. For enhanced fan-out it is only a warning if GetRecords fails.
+        """
         about = "reading"
         try:
             async with streams_of(self._exam.settings) as streams:
@@ -138,4 +140,7 @@ def _under(name: str, found: Iterable[Diagnosis]) -> list[Diagnosis]:
 
 
 def _cause(error: StreamError) -> MldError:
+    """Return the error of AWS that led to this error, because its code tells what is wrong; if there is none, the error
+    itself.
+    """
     return error.__cause__ if isinstance(error.__cause__, AwsError) else error

@@ -63,7 +63,9 @@ def _foreign(sight: FleetSight) -> Iterator[Found]:
     alert="MldShardParked",
 )
 def _odd(sight: FleetSight) -> Iterator[Found]:
-    """Find rows that cannot be those of their shards."""
+    """Find rows that cannot belong to the shard whose id they have: another hash range, or a checkpoint with a sequence
+    number that the shard cannot have.
+    """
     for label, listed in sight.listed.items():
         leases = _leases_of(sight, label)
         for shard in listed.shards:

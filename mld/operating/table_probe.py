@@ -124,7 +124,9 @@ class TableProbe:
         self._exam.require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
     async def _rows(self, created_s: float | None) -> None:
-        """Examine the lease rows, and the workers that share the table."""
+        """Examine the lease rows, and the workers that share the table. The rows must have the form for one stream or
+        for several, as the file has. `created_s` is when the table was created, in epoch seconds.
+        """
         try:
             async with fleet_reader(self._exam.settings) as reader:
                 status = await reader.look()

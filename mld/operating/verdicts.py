@@ -69,7 +69,9 @@ def own_faults_steps(own: Own, shards: Iterable[ShardView], file: str) -> Steps[
 
 
 def general_faults(sight: FleetSight) -> list[FleetFault]:
-    """Return all faults except those of single shards."""
+    """Return all faults except those of single shards. A fault is left out if another fault of the same stream explains
+    it (`FaultKind.hides`).
+    """
     found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(sight)]
     hidden = {(name, fault.stream) for fault in found for name in fault.declared.hides}
     return [fault for fault in found if (fault.kind, fault.stream) not in hidden]
@@ -95,6 +97,9 @@ def fault_of(shard: ShardView, sight: FleetSight) -> FleetFault | None:
 
 
 def _kind_of(shard: ShardView) -> str:
+    """Return the name of the kind of fault that the shard's verdict stands for. It is UNTOLD, not ``unknown``, if the
+    row has no status at all, as with Java's workers.
+    """
     is_untold = shard.verdict is Verdict.UNKNOWN and shard.age_s is None
     return UNTOLD if is_untold else shard.verdict.value
 

@@ -56,7 +56,11 @@ class End:
 
 
 def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listener_fd: int) -> None:
-    """Make the script's imports and serve stubs. The server never returns from here; a child does, after its script."""
+    """Make the script's imports and serve stubs. The server never returns from here; a child does, after its script.
+
+    `owner` is the daemon, as pid and start time; `arguments` are the script and its own arguments; `listener_fd` is the
+    socket at `socket_path`, which already listens.
+    """
     end = End()
     atexit.register(_report_end, end)  # registered first, so that it is called last
     request_environment = dict(os.environb)
@@ -146,7 +150,10 @@ class Server:
         self._files = {path: _version(path) for path in [script, *own]}
 
     def serve(self) -> tuple[int, int]:
-        """Fork on request. Return only in a child: the server's process id, and the child's connection to its stub."""
+        """Wait for stubs, and for the end of children, of stubs and of the owner, and act on each; fork a child for a
+        stub whose request fits. The server exits here. Only a child returns: the server's process id, and the child's
+        connection to its stub.
+        """
         self._leave_first_child()
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
         for number in KEPT_SIGNALS:

@@ -178,7 +178,9 @@ def version_of(arguments: list[bytes]) -> bytes:
 
 
 def main(library: str) -> NoReturn:
-    """Run the command; `library` is the directory of our packages."""
+    """Run the command: ask the server for a fork, and become the shell that waits for it; or become a plain child.
+    `library` is the directory of our packages.
+    """
     # Python ignores these signals; the program that replaces us must not.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
@@ -200,6 +202,7 @@ def main(library: str) -> NoReturn:
 
 
 def _plain(arguments: list[bytes]) -> NoReturn:
+    """Replace this process by a plain child: Python running the script."""
     posix.execv(sys.executable, [sys.executable.encode(), *arguments])
 
 
