@@ -88,6 +88,9 @@ class Request:
         return f"{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
 
     def encode(self) -> bytes:
+        """Return the bytes to send: the length of the body, and the body, whose fields are separated by NUL. An empty
+        field divides the variables of this child from what all children of the server share.
+        """
         variables = [name + b"=" + value for name, value in self.variables]
         body = b"\0".join([_VERSION, b"1" if self.own_group else b"0", *variables, b"", self.shared])
         return b"%*d" % (LENGTH_BYTES, len(body)) + body
@@ -104,6 +107,7 @@ class Request:
 
 
 def encode_record(what: str, number: int = 0) -> bytes:
+    """Return an answer of the server, RECORD_BYTES long: one of the words above, and a number that belongs to it."""
     return f"{what} {number}".ljust(RECORD_BYTES - 1).encode() + b"\n"
 
 

@@ -32,7 +32,11 @@ class LineSplitter:
         return self._pending[:bytes_max].decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that these bytes complete, without line ends."""
+        """Return the lines that these bytes complete, without line ends.
+
+        A CR at the end of `data` ends a line at once. If the next data begins with LF, this LF belongs to that CR, and
+        is dropped.
+        """
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")
@@ -59,6 +63,7 @@ class LineSplitter:
         self._pending += part[: max(room, 0)]
 
     def _take(self) -> str:
+        """Return the unfinished line as text, and begin a new one."""
         line = self._pending.decode("utf-8", "replace")
         self._pending = bytearray()
         return line

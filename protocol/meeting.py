@@ -77,6 +77,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
     try:
         if lock is None:
             return _make(f"{place}/{prefix}{FIXED_END}")
+        # Another child may have made the directory while this one waited for the lock.
         return find(program, owner, [place]) or _make(f"{place}/{prefix}{posix.urandom(RANDOM_BYTES).hex()}")
     finally:
         if lock is not None:

@@ -74,10 +74,11 @@ class SharedLine:
         self._has_begun = False
 
     def feed(self, piece: bytes) -> None:
-        """Share out the records that this piece completes.
+        """Share out the records that this piece of the line completes. The rest of the piece is kept for the next call.
 
         A record is cut by searching for the quotes around its fields, which is right as long as its key has no
-        backslash and nothing follows its sub-sequence number. For any other record the pattern `_UNUSUAL` is used.
+        backslash and nothing follows its sub-sequence number. For any other record the pattern `_UNUSUAL` is used. The
+        texts of the records are first collected by child (`runs`), and then joined into one text for each child.
         """
         text = self._rest + piece if self._rest else piece
         start = 0

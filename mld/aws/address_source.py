@@ -23,13 +23,15 @@ _KEYS = {
     "dynamodb": ("dynamoDBEndpoint", "dynamoDbClient.proxyUrl"),
     "cloudwatch": ("cloudWatchEndpoint", "cloudWatchClient.proxyUrl"),
 }
+"""The keys for the endpoint and for the proxy of each service."""
 _OTHERS = ("its endpoint", "kinesisClient.proxyUrl")
-"""The same for the clients of other services, which use the proxy of Kinesis."""
+"""Names of the endpoint and the proxy for the clients of all other services, which use the proxy of Kinesis."""
 
 
 def address_source(service: str, client: BaseClient, access: ClientSettings) -> str:
-    """Return the key, variable or other setting that the operator has to check if `client`, made from `access`, cannot
-    connect.
+    """Return the key, variable or other setting that the operator has to check if `client` cannot connect.
+
+    `access` holds the settings from which the client was made.
     """
     endpoint_key, proxy_key = _KEYS.get(service, _OTHERS)
     url = client.meta.endpoint_url

@@ -50,7 +50,8 @@ def limit_fetcher(fetcher: Any) -> None:
 def _limit(session: Any, body_bytes_max: int) -> None:
     """Limit how much of an answer an HTTP session of botocore reads. A stream of events is left to its reader.
 
-    Errors have the types that botocore gives them, because it repeats requests to a metadata service by the type.
+    Replaces the method `send` of the session. The new one raises errors of the types that botocore itself raises,
+    because botocore looks at the type when it decides whether to repeat a request to a metadata service.
     """
     from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
     from urllib3.exceptions import ProtocolError
@@ -64,8 +65,10 @@ def _limit(session: Any, body_bytes_max: int) -> None:
     send = session.send
 
     def send_and_read(request: Any) -> Any:
-        """Send a request, and read the answer here, with the limit. Only a successful answer that botocore passes on as
-        a stream is not read here.
+        """Send a request, and read the body of the answer with the limit, instead of leaving that to botocore.
+
+        `stream_output` makes botocore return before it reads the body. If the request had this option already, a
+        successful answer stays unread, because its caller reads it as a stream.
         """
         is_read_later, request.stream_output = request.stream_output, True
         response = send(request)

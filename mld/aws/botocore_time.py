@@ -92,6 +92,7 @@ def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str,
 
     class Timed(SigV4Auth):
         def _modify_request_before_signing(self, request: AWSRequest) -> None:
+            """Put the time `at_s` into the request, in place of this machine's time that botocore has put there."""
             request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
             super()._modify_request_before_signing(request)  # type: ignore[misc]
 

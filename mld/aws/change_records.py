@@ -122,7 +122,11 @@ def _text(text: str) -> str:
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
-    """Return the keys in the order in which a HashMap of Java yields them after they were put into it in this order."""
+    """Return the keys in the order in which a HashMap of Java yields them after they were put into it in this order.
+
+    A HashMap yields its keys slot by slot. The hash of a key decides its slot; keys in one slot stay in the order in
+    which they came. The number of slots doubles whenever more than `_LOAD` of them would be used.
+    """
     keys = list(dict.fromkeys(names))
     size = _TABLE_MIN
     while len(keys) > size * _LOAD:

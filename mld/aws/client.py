@@ -55,6 +55,9 @@ class BotoService:
         name: str,
         source_of: Callable[[BaseClient], str] | None = None,
     ) -> None:
+        """Make a service without a client; `client_factory` makes the client in a thread. The class describes the other
+        arguments.
+        """
         self._client_factory = client_factory
         self._source_of = source_of
         self._name = name
@@ -87,7 +90,10 @@ class BotoService:
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
-        """Return what `work` returns in a thread. Raises only errors of mld, whatever went wrong."""
+        """Run `work` in a thread, and return its result. Whatever goes wrong, raises only errors of mld.
+
+        `operation` names the call in these errors. `timeout_s` None: CALL_TIMEOUT_S is the limit.
+        """
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -162,7 +168,11 @@ class BotoService:
             return self._client
 
     def _call_in_thread(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Make one attempt at the call, and return the answer. Raises MldError."""
+        """Make one attempt at the call, and return the answer. Raises MldError.
+
+        If a time limit of botocore has ended the call, the error names the limit. If there was no connection, it names
+        the setting to check (`remedy`). After a call without an answer, the open connections are dropped.
+        """
         try:
             import botocore
 
@@ -197,5 +207,8 @@ class BotoService:
             self._forget_connections()
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
-        """Make one attempt at the call, and return the result of `read` for the body of the answer."""
+        """Make one attempt at the call, and return the result of `read` for the body of the answer.
+
+        `keep_raw_body` has made the client return only the body, under the key RAW_BODY.
+        """
         return read(self._call_in_thread(operation, params)[RAW_BODY])

@@ -204,7 +204,13 @@ class ClientFactory:
         return self._sessions[chain]
 
     def _new_session(self, profile: str | None) -> Session:
-        """Return a new session for `profile`. All sessions share one loader, which keeps the service models it read."""
+        """Return a new session for `profile` (None: the active one). All clients that it makes limit the size of
+        answers (`limit_answers`) and sign with AWS's time (`correct_clock`).
+
+        All sessions share one loader of botocore's data files, which keeps what it has read. It is the loader of the
+        first session, changed so that it leaves out what mld never uses (`lean_data`) and does not list all services
+        (`AnyService`).
+        """
         from botocore.session import Session
 
         session = Session(profile=profile)
@@ -230,7 +236,9 @@ class ClientFactory:
         return str(region)
 
     def _region_of_the_instance(self, session: Session) -> str | None:
-        """Return the region of the EC2 instance by its metadata service; None if that does not answer."""
+        """Return the region of the EC2 instance that we run on, as its metadata service reports it; None if the
+        metadata service does not answer. A known region is not asked for again.
+        """
         from botocore.utils import IMDSRegionProvider
 
         if self._instance_region is None:

@@ -54,6 +54,9 @@ class CountedService:
         reach: TableReach | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Make the wrapper of `service`. Its requests are counted in `worker` under `name`. If `reach` is given, it
+        learns whether requests to its table are answered; `monotonic` is its clock.
+        """
         self._service = service
         self._reach = reach
         self._monotonic = monotonic
@@ -116,7 +119,7 @@ class CountedService:
         return await self._service.in_thread(operation, work)
 
     async def _reaching(self, reach: TableReach, request: Awaitable[T]) -> T:
-        """Await a request to the table of `reach`, and report its outcome there.
+        """Await a request to the table of `reach`, and report to `reach` whether the table has answered it.
 
         If a write is refused because its condition does not hold, that counts as an answer.
         """
@@ -175,7 +178,9 @@ class CountedService:
         return key
 
     def _charge(self, kind: str, consumed: Any) -> None:
-        """Count the capacity that DynamoDB says was used: one object, or in batches a list of them."""
+        """Count the capacity units that a request has consumed. `consumed` is the member ConsumedCapacity of the
+        answer: one object, for a batch a list of objects. Anything else is ignored.
+        """
         for one in consumed if isinstance(consumed, list) else (consumed,):
             units = one.get("CapacityUnits") if isinstance(one, dict) else None
             if isinstance(units, int | float) and units >= 0:

@@ -142,7 +142,9 @@ class CredentialsResolver:
         return credentials
 
     def _builtin(self, method: str) -> Credentials | None:
-        """Return the credentials of one provider of botocore's default chain; None if it has none."""
+        """Return the credentials of one provider of botocore's default chain; None if it has none. `method` is
+        botocore's name of the provider.
+        """
         resolver = limit_metadata(create_credential_resolver(self._new_session(None), cache=_NoCache()))
         credentials: Credentials | None = resolver.get_provider(method).load()
         return credentials
@@ -211,7 +213,7 @@ class CredentialsResolver:
         )
 
         def create(service: str, *, config: Config | None = None, **keywords: Any) -> Any:
-            """Create a client with the options of the session, and with the caller's options where it gives any."""
+            """Create a client with our time limits (`base`). Options in the caller's `config` replace ours."""
             merged = base if config is None else base.merge(config)
             return session.create_client(
                 service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords
@@ -220,8 +222,11 @@ class CredentialsResolver:
         return create
 
     def _sts_region(self, wanted: str | None, session: Session) -> str | None:
-        """Return the region for a client of STS; None if no setting names one. The SDK's own choice comes before
-        regionName, which Java does not use for STS.
+        """Return the region for a client of STS; None if no setting names one. `wanted` is a region that the provider's
+        own arguments name.
+
+        AWS_REGION and botocore's own setting come before regionName of the properties file, because Java does not use
+        regionName for STS.
         """
         return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 

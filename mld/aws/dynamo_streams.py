@@ -194,7 +194,11 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return page
 
     async def _children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return the children of a shard that has ended; empty if there are none yet, or never will be."""
+        """Return the children of a shard that has ended; empty if there are none yet, or never will be.
+
+        A child may be listed some time after its parent has ended, so this asks several times, with pauses. It asks
+        only once if the stream is disabled, because no child will come then.
+        """
         delay_s = CHILDREN_BACKOFF_FIRST_S
         for attempt in range(CHILDREN_ATTEMPTS_MAX):
             if attempt:
@@ -206,7 +210,9 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         return ()
 
     async def _listed_children(self, shard_id: str) -> tuple[tuple[ChildShard, ...], str]:
-        """Return the children of a shard that are listed now, and the status of the stream."""
+        """Return the children of a shard that DescribeStream lists now, and the status of the stream. If the service
+        fails when it is asked for the children only, the whole list is fetched.
+        """
         params = {"StreamArn": self._arn, "ShardFilter": {"Type": "CHILD_SHARDS", "ShardId": shard_id}}
         try:
             answer = await self._call("DescribeStream", params, LIST_TIMEOUT_S)
@@ -247,9 +253,15 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             raise self._malformed("DescribeStream", error) from error
 
     def _read(self, body: bytes, *, place: ChangePlace, asked_at_s: float, wall_s: float) -> Page:
-        """Make a page from an answer. Called in a thread, because one item may take a tenth of a second.
+        """Make a page in the form of Kinesis from the body of an answer of DynamoDB Streams.
 
-        The clock belongs to the loop, so `_read` is given the time of the request.
+        Leaves out records older than `place.since_s`, until a page has a record that is new enough. The lag
+        (MillisBehindLatest) is the age of the newest record. If there is no record, the lag is 0 at the end of the
+        shard or after enough empty pages, and is left out otherwise. The next iterator carries our notes for the next
+        page (`ChangePlace`).
+
+        Called in a thread, because one item may take a tenth of a second. The clock belongs to the loop, so `_read` is
+        given the time of the request: `asked_at_s` (monotonic seconds) and `wall_s` (epoch seconds).
         """
         try:
             answer = json.loads(body)

@@ -74,7 +74,11 @@ def message_of(frame: bytes) -> Message:
 
 
 def _event_in(frame: Frame, length: int) -> Message | None:
-    """Return the event in a frame of `length` bytes; None if the frame is not an event, or has any fault."""
+    """Return the event in a frame of `length` bytes; None if the frame is not an event, or has any fault.
+
+    A frame consists of a prelude (its length, the length of its headers, and a checksum of both), the headers, the
+    payload, and a checksum of everything before it.
+    """
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
     body = _PRELUDE_BYTES + headers_bytes

@@ -40,13 +40,18 @@ class KinesisFanOut(StreamAdapter[StreamService]):
         return await self._streams.describe()
 
     async def consumer_named(self, stream_arn: str, name: str) -> StreamConsumer:
+        """Return the registered consumer of the stream that has this name. Raises StreamError."""
         params = {"StreamARN": stream_arn, "ConsumerName": name}
         return await self._consumer("DescribeStreamConsumer", params, "ConsumerDescription")
 
     async def consumer(self, arn: str) -> StreamConsumer:
+        """Return the registered consumer with this ARN. Raises StreamError."""
         return await self._consumer("DescribeStreamConsumer", {"ConsumerARN": arn}, "ConsumerDescription")
 
     async def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        """Register a new consumer of the stream under this name, and return it; it is not ACTIVE yet. Raises
+        StreamError, which is a StreamInUseError if the name is taken.
+        """
         params = {"StreamARN": stream_arn, "ConsumerName": name}
         return await self._consumer("RegisterStreamConsumer", params, "Consumer")
 

@@ -251,7 +251,9 @@ class KeptCredentials(Credentials):
         return self._with_times(keys, None if expiry is None else parse_timestamp(expiry))
 
     def _with_times(self, keys: ReadOnlyCredentials, expiry: datetime | None) -> _Kept:
-        """Return the keys with the times at which they expire and are to be renewed."""
+        """Return the keys with the time at which they expire (None: never), and the time at which they are to be
+        renewed: RENEW_BEFORE_S before they expire, but not in the first half of their life (RENEW_AT_SHARE).
+        """
         if expiry is None:
             return _Kept(keys, None, 0.0)
         expiry_s = (expiry if expiry.tzinfo is not None else expiry.replace(tzinfo=UTC)).timestamp()

@@ -30,6 +30,7 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
             return BucketBox(_service(factory, "s3", None, None), place.name, place.prefix)
         case DeadLetterKind.KINESIS:
             is_same_region = place.region == settings.kinesis.region
+            # An endpoint that is configured for Kinesis serves only the region of Kinesis.
             endpoint = settings.kinesis.endpoint if is_same_region else None
             return StreamBox(_service(factory, "kinesis", place.region, endpoint), place.name)
         case DeadLetterKind.SQS:

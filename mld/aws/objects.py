@@ -262,7 +262,11 @@ class S3Bucket:
         return attempt()
 
     def _call(self, operation: str, *more: Mapping[str, Any], missing: bool = False, **parameters: Any) -> Any:
-        """Send one request. With `missing`, return None if the object does not exist, instead of raising an error."""
+        """Send one request, and return the answer. Its parameters are those that all requests have, those in the
+        mappings `more`, and `parameters`. `operation` is the name of a method of the client.
+
+        With `missing`, return None if the object does not exist, instead of raising an error. Raises ObjectError.
+        """
         for one in more:
             parameters |= one
         self.requests += 1
@@ -298,7 +302,12 @@ def _answer_of(error: Exception) -> tuple[str, int, str]:
 
 
 def _translated(code: str, status: int, sentence: str, parameters: Mapping[str, Any]) -> ObjectError:
-    """Return the error, with the text `sentence`, for a failed request with these parameters."""
+    """Return the error, with the text `sentence`, for a failed request with these parameters.
+
+    Code and status of the answer decide its class: NotMatched if a condition did not hold or the source of a copy is
+    gone, ObjectRefused if the store would refuse the request again, else ObjectError, after which another attempt may
+    succeed. If no answer came, `code` is empty.
+    """
     copies = "CopySource" in parameters
     if code in _NOT_MATCHED or status == 412:
         return NotMatched(sentence)

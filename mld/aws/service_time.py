@@ -90,7 +90,10 @@ class ServiceTime:
         return self._wall() if self._ahead_s is None else self._monotonic() + self._ahead_s
 
     def saw(self, date: bytes | str | None) -> None:
-        """Measure by the `Date` header of an answer. Costs next to nothing unless the text is new."""
+        """Measure AWS's time by the `Date` header of an answer; the table at the top of this module says how.
+
+        Costs next to nothing if the header has the same text as that of the last answer.
+        """
         if date is None or date == self._date:
             return
         self._date = date
@@ -98,11 +101,13 @@ class ServiceTime:
             return
         now, known_s = self._monotonic(), self._ahead_s
         ahead_s = date_s - now
+        # A difference far from the known one is used only if the answer before showed nearly the same.
         if known_s is None or abs(ahead_s - known_s) >= SKEW_MIN_S:
             before, self._doubted_s = self._doubted_s, ahead_s
             if known_s is None or (before is not None and abs(before - ahead_s) < SKEW_MIN_S):
                 self._believe(ahead_s, now)
             return
+        # A larger difference is used at once. The largest of a window replaces the known one when the window ends.
         self._doubted_s = None
         self._most_s = max(self._most_s, ahead_s)
         if now - self._since > DRIFT_WINDOW_S:

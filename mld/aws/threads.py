@@ -64,6 +64,9 @@ class Job:
         unwanted: Callable[[Any], None] | None = None,
         at_end: Callable[[], None] | None = None,
     ) -> None:
+        """Make a job that calls `work` with itself. `unwanted` gets the value if the caller does not take it, and
+        `at_end` is called on the loop when no thread has the job any more.
+        """
         self._unwanted = unwanted
         self._at_end = at_end
         self._loop = asyncio.get_running_loop()
@@ -126,7 +129,9 @@ class Job:
             self._loop.call_soon_threadsafe(self._settle, value, error)
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
-        """Set the outcome, and call whoever waits for the end of the job. Called on the loop."""
+        """Set the outcome of the work: `value`, or `error` if that is not None. Then notify the workers, `close` and
+        the caller of the job that no thread has the job any more. Called on the loop.
+        """
         try:
             if self.outcome.done():
                 if error is None:
@@ -172,13 +177,15 @@ class Workers:
     def submit(self, job: Job) -> Job:
         """Queue a job for a thread, and return the job. Raises GivenUpError after `close`.
 
-        If there is no thread and the first one cannot be started, raises that error and does not queue the job.
+        May start a thread for the job: at once while there are few threads (THREADS_AT_ONCE), else only if the job has
+        waited for some time (`_check_queue`). If there is no thread and the first one cannot be started, raises that
+        error and does not queue the job.
         """
         if self.is_closed:
             raise GivenUpError
         loop = asyncio.get_running_loop()
-        more = self.threads < min(len(self._open) + 1, self._threads_max)
-        if more and self.threads < THREADS_AT_ONCE:
+        has_use_for_more = self.threads < min(len(self._open) + 1, self._threads_max)
+        if has_use_for_more and self.threads < THREADS_AT_ONCE:
             self._start_thread()
         job.submitted_s = loop.time()
         job.leave = self._open.discard
@@ -186,7 +193,7 @@ class Workers:
         self._jobs.put(job)
         self._drop_begun()
         self._waiting.append(job)
-        if more and self.threads >= THREADS_AT_ONCE and self._queue_check is None:
+        if has_use_for_more and self.threads >= THREADS_AT_ONCE and self._queue_check is None:
             self._queue_check = loop.call_later(self._wait_max_s, self._check_queue, loop)
         return job
 

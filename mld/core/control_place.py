@@ -64,7 +64,9 @@ def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Return `directories`, followed by the directories that a daemon with another environment may have used."""
+    """Return the directories in which to look for sockets: `directories`, then those that a daemon with another
+    environment may have used (of this user's login session, of systemd services, and `spare_directory`).
+    """
     system = Path(SYSTEM_PLACES)
     session = system / "user" / str(uid) / PROGRAM
     services = [place for found in sorted(_matching(system, PROGRAM)) for place in _of_service(found)]

@@ -67,8 +67,11 @@ class DiskRoom:
 
 
 def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[DiskPlace, ...]:
-    """Return the places that the configuration names. With `with_log`, add the log file, if our standard error is a
+    """Return the directories that the configuration names: for dead letters, for the archive processor, and for the
+    Spark processor its spool and its own dead letters. With `with_log`, add the log file, if our standard error is a
     file.
+
+    A value that is a URL is left out unless it is a `file://` URL, because it names no disk of this machine.
     """
     found = dict[str, str]()
     settings = loaded.settings
@@ -113,7 +116,7 @@ def room_of(place: DiskPlace) -> DiskRoom:
         found = os.statvfs(directory if place.descriptor is None else place.descriptor)
     except OSError as error:
         return DiskRoom(0, 0.0, f"{place.path}: {error.strerror}", ALLOW)
-    usable = found.f_blocks - found.f_bfree + found.f_bavail
+    usable = found.f_blocks - found.f_bfree + found.f_bavail  # blocks used, and those that this user may still take
     shares = [found.f_bavail / usable if usable else 0.0]
     shares += [found.f_favail / found.f_files] if found.f_files else []  # btrfs has no fixed number of inodes
     why, remedy = (None, "") if place.descriptor is not None else _trial(directory)

@@ -75,8 +75,10 @@ async def contained(call: Awaitable[T], doing: str, shard: str | None = None) ->
 
 
 async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> None:
-    """Run `loop` until it returns, and restart it after each exception. Only a StartupError and a broken invariant are
-    raised, because they must end the daemon.
+    """Run `loop` until it returns, and restart it after each exception. A StartupError and a broken invariant are
+    raised, because they must end the daemon. So is any exception once this task is being cancelled.
+
+    `doing` says in the log what the loop does; see `survived`.
     """
     task = asyncio.current_task()
     while True:
@@ -93,7 +95,7 @@ async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: C
 
 @asynccontextmanager
 async def in_background(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> AsyncIterator[None]:
-    """Keep `loop` running while the block runs."""
+    """Keep `loop` running (`kept_running`) until the `async with` block ends."""
     task = asyncio.create_task(kept_running(loop, doing, clock))
     try:
         yield

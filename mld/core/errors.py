@@ -40,6 +40,7 @@ class AwsError(MldError):
         status: int = 400,
         item: dict[str, dict[str, object]] | None = None,
     ) -> None:
+        """Make the error for the answer to `operation`. A very long code or message is cut off."""
         code, message = _bounded(code), _bounded(message)
         super().__init__(f"{operation}: {code}: {message}" if message else f"{operation}: {code}")
         self.operation = operation

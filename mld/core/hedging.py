@@ -29,6 +29,7 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, 
     try:
         while True:
             asked.append(asyncio.ensure_future(ask(until - loop.time() if asked else limit_s)))
+            # Wait until an answer comes, or until it is time to ask again (`again_at`; None: never).
             again_at = loop.time() + again_s if len(asked) < asks_max else None
             while (wait_s := None if again_at is None else again_at - loop.time()) is None or wait_s > 0:
                 open_ones = [one for one in asked if not one.done()]
@@ -39,5 +40,5 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, 
                     if one in done and not isinstance(one.exception(), AwsUnreachableError):
                         return one.result()
     finally:
-        for one in () if loop.is_closed() else asked:  # a closed loop runs no requests
+        for one in () if loop.is_closed() else asked:  # on a closed loop nothing runs that could be cancelled
             one.cancel()

@@ -33,8 +33,9 @@ def why_no_program(word: str) -> str | None:
 
 
 def why_no_option(words: Iterable[str], refused: str) -> str | None:
-    """Return a sentence about the first of `words` that begins with `refused` and is an option of Java; None if there
-    is no such word.
+    """Return a sentence about the first of the `words` of a command line that begins with `refused` and is an option of
+    Java; None if there is no such word. `refused` is the option that the parser of the command line did not know, maybe
+    only the first letter of it.
     """
     return next((remark for word in words if word.startswith(refused) and (remark := _remark_on(word))), None)
 

@@ -44,7 +44,7 @@ def at_once(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Steps[list[T]]:
-    """Return the sorted items, like `sorted` but in steps."""
+    """Return the sorted items, like `sorted` but in steps: first sort slices of SORTED_SLICE items, then merge them."""
     left = iter(items)
     runs: list[list[T]] = []
     while run := list(islice(left, SORTED_SLICE)):

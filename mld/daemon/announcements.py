@@ -136,7 +136,12 @@ async def announcing(
     overdue: Callable[[], Sequence[LateLoop]],
     text: Callable[[], str],
 ) -> AsyncIterator[None]:
-    """Keep the service manager informed while the context is open. `text` returns the status of a running worker."""
+    """Keep the service manager informed while the context is open.
+
+    The events `initialized` and `stop_asked` show the phase of the worker's life. `grace_s` is how long children may
+    take to end after a stop was asked for. `overdue` returns the loops that make no progress, and `text` the status of
+    a running worker in words.
+    """
     announcements = Announcements(manager, grace_s)
     tick_s = min(TICK_MAX_S, (manager.keepalive_s or TICK_MAX_S) / 2)
     if manager.keepalive_s is not None:

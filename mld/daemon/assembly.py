@@ -67,6 +67,7 @@ def assemble(
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
     metrics.worker.prefetch_limit_bytes = settings.reader.prefetch_bytes_max
+    # `leases` and `visible` show only the rows of streams that this worker consumes, `table` and `views` all rows.
     leases = VisibleTable(table) if settings.is_multi_stream else VisibleTable(table, None)
     views = TableView(table, clock)
     visible = VisibleViews(views, leases)

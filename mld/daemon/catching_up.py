@@ -67,14 +67,14 @@ class CatchingUp:
         self._tips: set[str] = set()  # lease keys of the shards that have reached the tip
         self._moved_at = started_at
         """When a look last found progress, or a shard at work."""
-        self._last: object = None  # how far the shards were at the last look, to see progress
+        self._progress: object = None  # how far the shards were at the last look; any change is progress
         self.remaining: dict[str, str] = {}
         """Shards that the last look found unfinished, each with the reason in words."""
 
     def tip(self, key: str, is_reached: bool) -> bool:
-        """Note whether a shard has reached the tip. Return whether this is a change.
+        """Note whether a shard has reached the tip, and return whether this differs from what was noted before.
 
-        It is False again if the shard's processor fails, and the shard has to reach the tip once more.
+        `is_reached` is False if the shard's processor has failed: then the shard has to reach the tip once more.
         """
         if is_reached == (key in self._tips):
             return False
@@ -89,7 +89,11 @@ class CatchingUp:
         return self._tips.issuperset(held)
 
     def looked(self, look: CatchUpLook) -> CatchUpEnd | None:
-        """Return how the run ends, according to this state of the table and the consumers; None if it goes on."""
+        """Return how the run ends, according to this state of the table and the consumers; None if it goes on.
+
+        A run without a time limit counts as stalled if no unfinished shard has made progress for `STALL_S` and none has
+        given a batch to its processor.
+        """
         self.remaining = _remaining(look, self._tips)
         if not self.remaining:
             return CatchUpEnd.CAUGHT_UP
@@ -98,9 +102,10 @@ class CatchingUp:
         if self.is_time_over(look.at):
             return CatchUpEnd.TIME_OVER
         left = {key: look.at_work[key] for key in self.remaining if key in look.at_work}
-        now = (sorted(self.remaining), frozenset(self._tips), {k: (w.delivered, w.behind_ms) for k, w in left.items()})
-        if now != self._last or any(work.busy_since is not None for work in left.values()):
-            self._last, self._moved_at = now, look.at
+        delivered = {key: (work.delivered, work.behind_ms) for key, work in left.items()}
+        progress = (sorted(self.remaining), frozenset(self._tips), delivered)
+        if progress != self._progress or any(work.busy_since is not None for work in left.values()):
+            self._progress, self._moved_at = progress, look.at
         stalled = self._over_at is None and look.at - self._moved_at >= STALL_S
         return CatchUpEnd.STALLED if stalled else None
 
@@ -175,11 +180,11 @@ def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | 
     A shard that starts at LATEST and has no checkpoint starts at LATEST in every run, so records that arrive between
     two runs are never read. `is_default_latest` is whether new lease rows start at LATEST.
     """
-    there = [lease for lease in leases if not lease.is_complete]
-    at_latest = sorted(lease.key for lease in there if lease.checkpoint == LATEST)
+    unfinished = [lease for lease in leases if not lease.is_complete]
+    at_latest = sorted(lease.key for lease in unfinished if lease.checkpoint == LATEST)
     if at_latest:
         return f"the checkpoint of {at_latest[0]} is LATEST"
-    return "an application without checkpoints would start at LATEST" if is_default_latest and not there else None
+    return "an application without checkpoints would start at LATEST" if is_default_latest and not unfinished else None
 
 
 def not_checkpointed(leases: Iterable[Lease], delivered: Mapping[str, Position]) -> dict[str, str]:

@@ -49,13 +49,15 @@ def commands_by_stream(
     known: dict[str | None, ChildCommand] = {}
 
     def command_of(label: StreamLabel | None) -> ChildCommand:
-        """Return the command of a stream's children; None is the only stream. Each command is looked up once."""
+        """Return the command for the children of a stream (None: of the worker's only stream). It is made once for each
+        stream.
+        """
         stream = None if label is None else label.id
         if stream not in known:
-            read = clients.read_stream(stream)
-            text = None if read.own is None else read.own.executable_name
-            own = command if text is None else runnable(split_command(text))
-            known[stream] = ChildCommand(own, _naming(own, read.streams, clock))
+            opened = clients.read_stream(stream)
+            own_text = None if opened.own is None else opened.own.executable_name
+            chosen = command if own_text is None else runnable(split_command(own_text))
+            known[stream] = ChildCommand(chosen, _naming(chosen, opened.streams, clock))
         return known[stream]
 
     return command_of

@@ -138,7 +138,9 @@ class WorkerGroup:
     # --- one worker ---------------------------------------------------------------------------------------------------
 
     async def _keep(self, worker: GroupMember) -> None:
-        """Run the worker, and start it again whenever it ends, until the group stops."""
+        """Run the worker, and start it again whenever it ends, until the group stops. If it ends before all workers of
+        the group have been ready once, the whole group stops (`group_end`).
+        """
         while not self._stop.is_set():
             code = await self._run_once(worker)
             if self._stop.is_set():
@@ -210,7 +212,8 @@ class WorkerGroup:
         return environ
 
     def _report_end(self, dead: GroupMember) -> None:
-        """Report to the other workers that this one has ended, and until when no process will run under its name.
+        """Report to the other workers that this one has ended, and until when no process will run under its name (the
+        *fence* at the top of this module).
 
         Call it only after the worker's process has been waited for.
         """
@@ -278,7 +281,11 @@ class WorkerGroup:
             self._manager.status(status)
 
     def _end_hanging(self) -> None:
-        """Send our sign of life; a worker that sends none any more gets SIGABRT, and later SIGKILL."""
+        """Send our own sign of life to the service manager. End workers that have sent us none for too long: such a
+        worker gets SIGABRT, and SIGKILL if it still runs after as long again.
+
+        Does nothing if the service manager expects no signs of life.
+        """
         keepalive_s = self._manager.keepalive_s
         if keepalive_s is None:
             return

@@ -69,9 +69,11 @@ class GroupPages:
         return probed(await why_not(running, question.target))
 
     async def _ready(self, question: Question) -> HttpAnswer:
+        """Answer the readiness probe: yes, if each worker of the group runs and answers yes."""
         return probed(await why_not(self._group.workers, question.target))
 
     async def _metrics(self, question: Question) -> HttpAnswer:
+        """Return the metrics of all workers. Callers that ask at the same time get one answer (`_exposed`)."""
         return await exposed(question, self._expositions, self._exposed)
 
     async def _exposed(self, accept: str) -> HttpAnswer:
@@ -123,17 +125,20 @@ async def _of_worker(worker: GroupMember, path: str, question: Question) -> Http
 
 
 async def _fetched(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
-    """Pass a request on to the worker, and return its answer."""
-    asked = {
+    """Pass a request on to the worker over its socket, and return its answer. Of the headers, only those in `_ASKED`
+    go to the worker, and only those in `_PASSED_ON` come back.
+    """
+    sent_headers = {
         name: value for name in _ASKED if (value := question.headers.get(name, "")).isprintable() and value.isascii()
     }
     streams = await asyncio.open_unix_connection(str(worker.pages), limit=READ_BYTES)
-    answer = await exchange(streams, request("GET", urlsplit(f"http://localhost{path}"), asked))
+    answer = await exchange(streams, request("GET", urlsplit(f"http://localhost{path}"), sent_headers))
     headers = {name.decode(): value.decode("ascii", "replace") for name, value in answer.headers.items()}
     passed_on = {name: headers[name] for name in _PASSED_ON if name in headers}
     return HttpAnswer(answer.status, headers.get("content-type", "text/plain"), answer.body, passed_on)
 
 
 def _text(answer: HttpAnswer) -> str:
+    """Return the body of an answer as text."""
     pieces: Iterable[bytes] = (answer.body,) if isinstance(answer.body, bytes) else answer.body
     return b"".join(pieces).decode("utf-8", "replace")

@@ -200,6 +200,7 @@ class ReloadRequests:
         self._running: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
+        """Have the file read again: now, or once more when the reload under way is over."""
         self._is_asked = True
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())

@@ -191,6 +191,7 @@ async def _watching_disks(parts: ShowingParts) -> AsyncIterator[None]:
 
 
 def _publishing(parts: ShowingParts) -> AbstractAsyncContextManager[None]:
+    """Return the context in which metrics are sent to CloudWatch."""
     from mld.serving.cloudwatch import publishing
 
     return publishing(parts.settings, parts.metrics, parts.factory, parts.clock)

@@ -69,6 +69,9 @@ class StopSignals:
     """
 
     def __init__(self, hang_up: HangUp, reload: Callable[[], None]) -> None:
+        """Handle signals from now on: SIGTERM and SIGINT stop, and SIGHUP does what `hang_up` says. `reload` is called
+        if that is to read the configuration again.
+        """
         self._asked = asyncio.Event()
         """Set at the first signal."""
         self._received: list[signal.Signals] = []

@@ -83,7 +83,8 @@ class StreamsReader:
     async def _parsed(self, data: bytes) -> StreamList | None:
         """Return the list that `data`, the content of the file, holds; None if the file is changing.
 
-        Raises ConfigurationError.
+        If the list is new or has an error, the file is read once more after a pause. If it then has another content,
+        somebody is writing it. Raises ConfigurationError.
         """
         assert self._file is not None
         try:

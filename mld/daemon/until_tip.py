@@ -128,7 +128,11 @@ class RunUntilTip:
     # --- before -------------------------------------------------------------------------------------------------------
 
     async def _is_left_to_others(self) -> bool:
-        """Return whether other workers are at work. An owner that does not renew its leases counts as dead."""
+        """Return whether other workers are at work. An owner that does not renew its leases counts as dead.
+
+        The lease table is read again and again, until a renewal was seen, or each lease was watched for long enough, or
+        the time of the run is over. Raises TableError if too many reads fail, and ConfigurationError as `run` does.
+        """
         pause_s = self._settings.leases.duration_s / RENEWALS_PER_LEASE / 2
         failures = 0
         while True:

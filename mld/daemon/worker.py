@@ -80,6 +80,9 @@ class Worker:
         sources: TrackedStreams,
         parts: ConsumerParts,
     ) -> None:
+        """Make a worker that does not run yet. `sources` are the streams that it reads; `parts` are the objects that
+        all its consumers need, such as the keeper of its leases.
+        """
         self.fleet = fleet
         self.parts = parts
         self.table = table
@@ -133,7 +136,7 @@ class Worker:
         """Run until stopped; return whether everything ended gracefully within `grace_s` seconds of the stop."""
         try:
             await self._tasks.allow(self._on_task_ended)
-            await self._tasks.enter(False)
+            await self._tasks.enter(False)  # the state of these tasks is whether initialization is over
             if not await self._initialize():
                 return await self._drain(grace_s)
             await self._tasks.enter(True)
@@ -233,17 +236,21 @@ class Worker:
     # --- run ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        """Start a consumer for each held lease without one, and end or give back what is no longer needed."""
+        """Start a consumer for each held lease without one, and end or give back what is no longer needed.
+
+        Each time that a lease is acquired, it gets a new token. So a token stands for one holding of a lease.
+        """
         held = self._inform_consumers()
         for key, holding in held.items():
             if key in self._consumers:
+                # The lease was lost and acquired again: its new consumer starts when the old one has ended.
                 if self._consumers[key].consumer.token != holding.token:
                     self._consumers[key].end_by(self.parts.clock, OLD_CONSUMER_WAIT_S)
             elif holding.token not in self._finished_tokens:
                 self._start_or_release(holding)
             elif holding.lease.is_complete and self.sources.standing(holding.lease) is Standing.FORMER:
                 self._give_back(holding)  # else it would be renewed for ever, and its row could never be deleted
-        tokens = set(self.parts.keeper.tokens().values())
+        tokens = set(self.parts.keeper.tokens().values())  # forget holdings that are over
         self._finished_tokens &= tokens
         self._given_back &= tokens
 
@@ -278,7 +285,7 @@ class Worker:
                 self._finished_tokens.add(holding.token)
                 self._give_back(holding)
             case Standing.UNKNOWN:
-                pass
+                pass  # it is not known yet whether the stream is consumed here: keep the lease, and ask again later
 
     def _give_back(self, holding: HeldLease) -> None:
         """Release a lease that this worker does not need, once."""

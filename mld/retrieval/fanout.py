@@ -10,7 +10,8 @@ filter removes them. While the buffer has no room, the reader takes no events fr
 reading its connection.
 
 Here "subscription" means the event stream that SubscribeToShard opens. It lives for five minutes, so it is renewed
-before: a second subscription is opened while the first one is still read.
+before: a second subscription is opened while the first one is still read. What the reader knows about its subscriptions
+and how far it has come is one value, its `Course`; functions of `subscriptions` return the next one after each step.
 """
 
 from __future__ import annotations
@@ -83,6 +84,9 @@ class FanOutReader(ShardReader):
         metrics: ShardMetrics | None = None,
         streams: Streams | None = None,
     ) -> None:
+        """Make a reader that is not started yet. `consumer` is the registered consumer with which it subscribes. With
+        `deliver_empty`, events without records are delivered, too. The class describes the other arguments.
+        """
         super().__init__(
             shard_id,
             shares,
@@ -217,7 +221,7 @@ class FanOutReader(ShardReader):
             page = await (self._next() if self._renewal is None else self._next_during_renewal(self._renewal))
             if page is None:
                 if self._open is not None:
-                    continue
+                    continue  # the renewal has succeeded: read the new subscription
                 return False
             if await self._take(page):
                 return True
@@ -236,7 +240,9 @@ class FanOutReader(ShardReader):
         return page
 
     async def _take(self, page: Page) -> bool:
-        """Pass an event on to the buffer. Return whether it ended the shard."""
+        """Check an event, report records that are missing before it, note how far the reader has come, and put the
+        event into the buffer. Return whether it ended the shard.
+        """
         verdict = self._judge(page, "an event")
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         before = self._at.read
@@ -319,8 +325,11 @@ class FanOutReader(ShardReader):
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {IDLE_MAX_S:g} s")
 
     async def _recover(self, error: StreamError, *, was_open: bool) -> None:
-        """Decide what to do about an error, and log it. If the reaction is ASK, find out whether the registered
-        consumer still exists; if it does, report a missing shard to the shard's consumer.
+        """Decide what to do about an error, and log it. `was_open`: it ended an open subscription; otherwise none could
+        be opened.
+
+        If the reaction is ASK, find out whether the registered consumer of fan-out still exists. If it does, and the
+        error was "not found", the shard is what was not found: report that to the shard's consumer in this process.
         """
         self._withdraw_promise()
         self._course = failed(self._at, error, self._clock.monotonic(), was_open=was_open)

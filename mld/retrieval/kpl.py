@@ -130,13 +130,13 @@ class UserRecords:
         """Yield each user record: payload, partition key as JSON text, sub-sequence number."""
         data, keys, first = self._data, self._keys, self._first
         texts: dict[int, bytes] = {}
-        before = 0
+        chunk_end = 0
         for chunk in self._entries:
-            begin, before = before, before + _count(chunk)
-            if before <= first:
+            chunk_start, chunk_end = chunk_end, chunk_end + _count(chunk)
+            if chunk_end <= first:
                 continue
-            skipped = max(0, first - begin)
-            for sub, (key, _, start, end) in enumerate(islice(_unpacked(chunk), skipped, None), begin + skipped):
+            skipped = max(0, first - chunk_start)
+            for sub, (key, _, start, end) in enumerate(islice(_unpacked(chunk), skipped, None), chunk_start + skipped):
                 text = texts.get(key)
                 if text is None:
                     text = quote(keys[key]).encode()
@@ -228,8 +228,10 @@ def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Ste
 
 
 def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_range: HashRange | None) -> Steps[None]:
-    """Check that all user records are in the range. Raises MisroutedAggregateError, but MalformedAggregateError if any
-    user record is malformed.
+    """Check that all user records belong to the range: by their explicit hash key, or if they have none, by the MD5
+    hash of their partition key. Only explicit hash keys are checked if the range is unknown or covers everything.
+
+    Raises MisroutedAggregateError, but MalformedAggregateError if any user record is malformed.
     """
     misrouted: Misrouted | None = None
     before = 0

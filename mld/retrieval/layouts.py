@@ -133,7 +133,7 @@ def _plain_millis(text: bytes) -> bytes:
 class RecordLayout:
     """The way in which a service writes its records: patterns to read them, and which groups hold a record's fields.
 
-    Each pattern has `groups` groups, and each but `head` begins at the quote that ends a payload:
+    Each pattern but `to_next` has `groups` groups, and each but `head` begins at the quote that ends a payload:
 
     - `head` matches from the start of a record through the quote that begins its payload;
     - `to_any` matches through the quote that begins the next payload;
@@ -178,8 +178,11 @@ class LayoutSource(NamedTuple):
 
 
 def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
-    """Return the layout of the record `body[start:end]`; None if the record is so unusual that a pattern made from it
-    would rarely match.
+    """Return the layout of the record `body[start:end]`, whose fields are at the places `members`; None if the record
+    is so unusual that a pattern made from it would rarely match.
+
+    The text of the record becomes the pattern, with each value replaced by a pattern for all values of its field. The
+    payload divides it into the part before the payload and the part after it.
     """
     parts: list[bytes] = []
     names: list[str] = []
@@ -243,7 +246,12 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 
 @lru_cache(LAYOUTS_KEPT_MAX)
 def compiled(source: LayoutSource) -> RecordLayout:
-    """Return the layout with its patterns compiled. That takes about 0.3 ms, so the results are kept."""
+    """Return the layout with its patterns compiled. That takes about 0.3 ms, so the results are kept.
+
+    A match between two payloads has the fields after the first payload in its first groups, and the fields before the
+    second payload in its last groups. `head` and `to_end`, which lack one of these parts, get empty groups in its
+    place, so that their groups have the same numbers.
+    """
     opening = source.head + b'"'
     before = b'"' + source.tail
     between = before + source.between + opening

@@ -122,6 +122,9 @@ class Losses:
         metrics: ShardMetrics,
         proofs: Proofs,
     ) -> None:
+        """Make the judge of one shard's gaps. The class describes `source` and `streams`; `proofs` is shared by all
+        shards.
+        """
         self._source = source
         self._streams = streams
         self._shard_id = shard_id
@@ -139,6 +142,7 @@ class Losses:
         now_s = self._clock.wall()
         verdict = Missing.HARMLESS
         safe_s = SAFE_AGE_S if suspicion.names_record else RETENTION_MIN_S
+        # If everything that arrived until a short time ago was read, nothing can have been trimmed: AWS is not asked.
         if read.read_to_s is None or now_s - read.read_to_s >= safe_s:
             verdict = judge(suspicion, now_s, *await self._evidence(suspicion, now_s))
         if verdict is not Missing.LOST:
@@ -161,6 +165,7 @@ class Losses:
             async with asyncio.timeout(EVIDENCE_S):
                 summary = await contained(self._source.describe(), "describing the stream", self._shard_id)
                 if not suspicion.names_record:
+                    # A stream that is younger than its retention has trimmed nothing yet.
                     kept_s = summary.retention_s or kept_s
                     is_younger = summary.created_ms is not None and now_s - summary.created_ms / 1000 < kept_s
                     return math.inf if is_younger else kept_s, None

@@ -63,7 +63,10 @@ def failed(pace: Pace, ended_s: float, first_backoff_s: float) -> Pace:
 
 
 def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
-    """Return how many seconds to wait before the next call. `jitter` is a fresh random number in [0, 1)."""
+    """Return how many seconds to wait before the next call: the interval for the present lag, or after failures the
+    backoff, without the time that has passed since the last call. At the tip, add the wait for the next beat
+    (`Pacing`). `jitter` is a fresh random number in [0, 1).
+    """
     if pace.ended_s is None:
         return 0.0
     interval_s = (

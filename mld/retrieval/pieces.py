@@ -120,6 +120,7 @@ class RecordPlace(NamedTuple):
 
     @property
     def data_bytes(self) -> int:
+        """Length of the decoded payload: three bytes for four characters, less one for each `=` at the end."""
         start, end = self.data_start, self.found.start()
         return (end - start) // 4 * 3 - self.text.count(_PAD, max(start, end - 2), end)
 
@@ -199,8 +200,8 @@ def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes
                 if held:
                     yield b"".join(held)
                 held, size = [], 0
-                whole = len(text) - PIECE_BYTES
-                while start < whole:
+                last_cut = len(text) - PIECE_BYTES  # less than a chunk is left after it
+                while start < last_cut:
                     yield text[start : start + PIECE_BYTES]
                     start += PIECE_BYTES
         held.append(text[start:] if start else text)

@@ -61,6 +61,9 @@ class PollingReader(ShardReader):
         deliver_empty: bool = True,
         metrics: ShardMetrics | None = None,
     ) -> None:
+        """Make a reader that is not started yet. `max_records` is the configured Limit of GetRecords (None: none is
+        sent), `intervals` says how often to ask. With `deliver_empty`, pages without records are delivered, too.
+        """
         super().__init__(
             shard_id,
             shares,
@@ -96,7 +99,11 @@ class PollingReader(ShardReader):
         anchor: float | None = None,
         read_to_s: float | None = None,
     ) -> None:
-        """Ask Kinesis for the first iterator, and start the task that reads ahead (`ShardReader.start`)."""
+        """Ask Kinesis for the first iterator, and start the task that reads ahead (`ShardReader.start`).
+
+        If the shard is not found, the task begins by reporting that. If Kinesis refuses the anchor, because our clock
+        is ahead of its own, the task begins with an earlier anchor (`starting_points.refused`).
+        """
         start = self._starting_point(checkpoint, initial, anchor)
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor, read_to_s)
@@ -133,7 +140,9 @@ class PollingReader(ShardReader):
                 await self._recover(self._stream_error(error, "fetching records"))
 
     async def _fetch(self) -> bool:
-        """Ask for one page and deliver it. Return whether it ended the shard."""
+        """Ask for one page. Count the answer in the metrics, check it, report records that are missing before it, note
+        how far the reader has come, and deliver the page. Return whether it ended the shard.
+        """
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         limit = prefetch.records_wanted(self._max_records, self._budget.share, self._record_bytes)
@@ -206,7 +215,12 @@ class PollingReader(ShardReader):
         return await self._renew_iterator(starting_points.restart_point(self._state))
 
     async def _renew_iterator(self, point: StartingPoint) -> str:
-        """Ask Kinesis for an iterator at `point`, and return it."""
+        """Ask Kinesis for an iterator at `point`, and return it. The record at `point` is then the one with which the
+        next page should begin.
+
+        Raises PositionRefusedError if Kinesis refuses the sequence number of `point`. If it refuses the time of
+        `point`, our anchor is in the future: the next call uses an earlier one, and this call raises the error.
+        """
         issued_s = self._clock.monotonic()
         try:
             iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")

@@ -94,6 +94,10 @@ class RawAggregatesBatch:
         hash_range: HashRange | None,
         millis_behind_latest: int | None,
     ) -> None:
+        """Make the batch of the records at `places`, in order. Only user records after `floor` are delivered.
+
+        `hash_range` is the range of the shard, to which each user record must belong; None: that is not checked.
+        """
         self.count = self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
         self.malformed: dict[str, str] = {}
@@ -112,9 +116,10 @@ class RawAggregatesBatch:
         return self._largest
 
     def opening(self) -> Steps[None]:
-        """Find the last record that is delivered, by opening aggregates from the end of the page.
+        """Find the last record that is delivered, by opening aggregates from the end of the page. Its position is the
+        highest that a checkpoint may name (`largest`).
 
-        Its position is the highest that a checkpoint may name.
+        Records after it are not delivered, so their places are removed.
         """
         places = self._places
         while places and not self._is_largest_known:
@@ -130,7 +135,13 @@ class RawAggregatesBatch:
                     yield
 
     def line(self) -> Iterator[bytes]:
-        """Yield the `processRecords` line in pieces; every call starts a new, equal line."""
+        """Yield the `processRecords` line in pieces; every call starts a new, equal line.
+
+        An aggregate becomes its user records, each encoded here. Any other record already has the form of the line, and
+        is copied. `parts` are the texts since the last piece, `size` is their length: when it exceeds PIECE_BYTES, they
+        are yielded as one piece. A_TURN is yielded after each step of opening an aggregate, and now and then while
+        records are left out.
+        """
         self.count = self.data_bytes = 0
         parts = [RECORDS_HEAD]
         separator = b""

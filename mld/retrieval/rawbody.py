@@ -136,6 +136,7 @@ class BodyReader:
         at = 0 if self._records is None else self._records.at
         rest = scan.body[at:]
         self._parts, self._unread_bytes = [rest], len(rest)
+        # If no record could be read, wait until the text is twice as long, so that it is not read too often.
         self._read_from_bytes = len(rest) + self._part_bytes if at else 2 * len(rest)
 
     def end(self, last: bytes = b"") -> RawPage:
@@ -169,7 +170,11 @@ class BodyReader:
         )
 
     def _read(self, scan: Scan, *, more: bool) -> None:
-        """Go on reading: with `more` to come, to the end of the records; otherwise to the end of the object."""
+        """Read on in the text of `scan`. If `more` text will come, read only to the end of the array of records, as far
+        as the text goes. Otherwise read to the end of the body.
+
+        The records are kept in `_records`, and the other members that are used in `_members`. Raises one of NOT_LEGAL.
+        """
         is_resumed = self._records is not None
         if self._records is None:
             scan.expect(OBJECT)
@@ -243,8 +248,12 @@ class _Records:
         self.is_over = True
 
     def _read_regular(self, scan: Scan, layout: RecordLayout) -> bool:
-        """Read records of one layout. Return True at the end of the array, and False if the next record deviates from
-        the layout; the scan is before this record then.
+        """Read records of one layout, and add a piece for each PIECE_BYTES of them. Return True at the end of the
+        array, and False if the next record deviates from the layout; the scan is before this record then.
+
+        In each pass of the inner loop, `start` and `end` are the ends of a payload, and `found` matches everything from
+        there up to the next payload, or up to the end of the array. A payload with a backslash, or whose length is no
+        multiple of 4, deviates, because it is not plain base64.
         """
         body, plain_end, find = scan.body, self._backslash, scan.body.find
         head = match = layout.head.match(body, scan.at)
@@ -285,7 +294,7 @@ class _Records:
                 self._add_regular(layout, columns, datas, is_large)
         if ended:
             scan.at = start
-        elif match is not head:
+        elif match is not head:  # records were read: step over the last of them, to the start of the one that deviates
             following = layout.to_next.match(body, match.start())
             assert following is not None, "its longer form matches there"
             scan.at = following.end()
@@ -325,7 +334,11 @@ class _Records:
         self.by_pattern += len(datas)
 
     def _read_irregular(self, scan: Scan) -> None:
-        """Read one record field by field, and learn its layout, because the next records may have it, too."""
+        """Read one record field by field, and learn its layout, because the next records may have it, too. Nothing is
+        learned from a record that has a field twice.
+
+        The record is kept in `_odd`; a piece is made of these records when there are enough of them.
+        """
         body = scan.body
         members: dict[str, Member] = {}
         twice = False

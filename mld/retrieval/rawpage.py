@@ -111,6 +111,7 @@ class RawPage:
         if not self.count or position.is_shard_end:
             return None
         number = -1 if position.number is None else position.number
+        # Subtracting 1 (True) includes the record at `number`: the position is before it, or inside its aggregate.
         rest = next(self._pieces_above(number - (position.sub < 0 or self.bears_magic)), None)
         return None if rest is None else int(place_at(rest.text).columns.arrival_ms)
 

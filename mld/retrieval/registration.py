@@ -77,7 +77,7 @@ class RegisteredConsumer:
             try:
                 consumer = await self._fan_out.consumer(arn)
             except StreamNotFoundError:
-                await self._fan_out.describe()
+                await self._fan_out.describe()  # raises StreamNotFoundError if the stream itself is missing
                 status = "gone"
             else:
                 status = consumer.status

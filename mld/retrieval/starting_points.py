@@ -6,6 +6,11 @@ last record), retrieval#lost-to-retention and retrieval#restart-of-latest (no ga
 
 Where reading starts depends only on the sequence number of the checkpoint, not on its sub-sequence number. The
 checkpoint filter removes records that were already processed. So a reader may start too early, but never too late.
+
+Two words for what follows. The *anchor* of a reader that started at LATEST is a time. If this reader, or a later one of
+the lease, has to start again without the position of a record, it starts at this time, because a second LATEST would
+skip what arrived in between. A *proof* shows that no record was lost: the reader asks for its last record again, and
+the stream still has it.
 """
 
 from __future__ import annotations
@@ -110,8 +115,9 @@ def started(
 ) -> ReadState:
     """Return the state of a reader that starts now: at `asked_wall_s` (epoch) and `asked_s` (monotonic).
 
-    `anchor_s`, the anchor of an earlier reader, is kept for later readers. Everything that had arrived by `read_to_s`
-    is before the checkpoint.
+    `anchor_s`, the anchor of an earlier reader, is kept for later readers. A start at LATEST sets a new anchor.
+    Everything that had arrived by `read_to_s` is before the checkpoint. `asked` of the state is what the first answer
+    is compared with, to see whether records are missing (`lacks_record`); None if nothing can be missing.
     """
     asked = start.sequence
     if start.type is IteratorType.LATEST:
@@ -128,7 +134,8 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
     (monotonic).
 
     If the answer has records, the reader is just after the last of them. If it has none, the anchor advances, as long
-    as the reader follows the tip and has had no record at all.
+    as the reader follows the tip and has had no record at all. If the answer reports the lag, everything that had
+    arrived that long before the request was read (`read_to_s`).
     """
     is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
     # If not `is_found`, the record that was asked for is still to come, and may have arrived before the time below.

@@ -149,7 +149,12 @@ def accepted(course: Course, page: Page, now_s: float, wall_s: float) -> Course:
 
 
 def failed(course: Course, error: StreamError, now_s: float, *, was_open: bool) -> Course:
-    """Return the course after an error. `was_open` is false if the subscription could not be opened."""
+    """Return the course after an error. `was_open` is false if the subscription could not be opened.
+
+    If the position was refused, the next subscription does not start at the continuation. If a starting time was
+    refused, our clock is ahead, and the anchor becomes earlier. If another subscriber took over, the time is noted
+    (`is_contested`).
+    """
     reaction = reaction_to(error, course.failures, was_open=was_open)
     continuation, read = course.continuation, course.read
     if isinstance(error, PositionRefusedError):

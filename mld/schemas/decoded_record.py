@@ -46,6 +46,7 @@ def frame_in(record: FramedRecord) -> Frame | None:
 
 @lru_cache(maxsize=FRAMES_KEPT_MAX)
 def _frame_in_base64(header: bytes) -> Frame | None:
+    """Return the frame in `header`, the base64 text of a payload's first bytes; None if these are no frame."""
     return frame_of(a2b_base64(header))
 
 
@@ -79,6 +80,7 @@ def marked(record: FramedRecord, why: str) -> FramedRecord:
 
 
 def _data_end(text: bytes) -> int:
+    """Return where the base64 text of a record's payload ends in the record's JSON text."""
     return text.index(b'"', _DATA_START)
 
 

@@ -60,6 +60,7 @@ def _decoded(text: bytes, *, is_compressed: bool) -> bytes:
 
 
 def _encoded(data: bytes) -> bytes:
+    """Return the base64 text of decoded data. Raises UndecodableError if it is too long for a child."""
     if len(data) > PAYLOAD_BYTES_MAX:
         raise UndecodableError(f"it becomes more than {PAYLOAD_BYTES_MAX} bytes")
     return b2a_base64(data, newline=False)
@@ -93,7 +94,7 @@ def serve(
         # The bytes that count for the CPU limit, and those that count for what is usual, and so is not charged.
         began_s, work_bytes, usual_bytes = cpu_s(), size, size
         try:
-            allow_cpu(CPU_S)
+            allow_cpu(CPU_S)  # raised below, by the size of the data and of its schema, if a value is to be decoded
             data = _decoded(body, is_compressed=bool(number & ZLIB_BIT))
             work_bytes, usual_bytes = len(data), min(len(data), INFLATION_USUAL * size)
             if schema:

@@ -150,6 +150,8 @@ class DecoderProcess:
                 except BaseException:
                     self._end(None)
                     raise
+            # The first job without an answer has ended the process. After TRIES such ends it gets an error as its
+            # answer.
             tries = 1 if len(found) > before else tries + 1
             log.debug("a record has ended the decoder: %s", why, extra={"action": "decoder_ended"})
             if is_final or tries == TRIES:
@@ -251,6 +253,7 @@ def _spawn(connection: int) -> subprocess.Popen[bytes]:
 
 
 async def _send(running: _RunningDecoder, jobs: Sequence[DecoderJob]) -> None:
+    """Send the requests for these jobs to the process, as fast as it takes them."""
     for job in jobs:
         running.writer.writelines(running.requests.of(job))
         await running.writer.drain()

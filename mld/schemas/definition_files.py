@@ -98,7 +98,10 @@ class DefinitionFiles:
         return str(path)
 
     def _own(self) -> Path:
-        """Return the directory; make it if there is none. Raises OSError."""
+        """Return the directory; if there is none, make it and lock it. Raises OSError.
+
+        Until the directory is locked, another daemon may remove it; then another one is made, up to TRIES times.
+        """
         for _ in range(TRIES):
             if self._folder is not None:
                 return self._folder

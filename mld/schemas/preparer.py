@@ -214,7 +214,13 @@ class SchemaPreparer:
         versions: Mapping[str, SchemaAnswer],
         budgets: RecordBudgets,
     ) -> dict[int, FramedRecord | Failure]:
-        """Return for each index, in order, the record without its frame, or the reason why it keeps the frame."""
+        """Return for each index in `framed`, in order, the record without its frame, or the reason why it keeps the
+        frame.
+
+        A record keeps its frame if its schema version was not found (`versions` has the reason), or if its payload
+        cannot be decoded. Payloads that are compressed, or are to become JSON, are decoded together; all others only
+        lose the frame.
+        """
         results: dict[int, FramedRecord | Failure] = {}
         found: dict[int, KeptVersion] = {}
         jobs: dict[int, DecoderJob] = {}
@@ -250,6 +256,7 @@ class SchemaPreparer:
             return [BudgetSpentError(SPENT)] * len(jobs)
 
         def may_go_on(seconds: float) -> bool:
+            """Spend CPU seconds of the shard's budget. Return whether more of its payloads may be decoded."""
             budget.charge(seconds)
             return budget.allows()
 

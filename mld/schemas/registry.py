@@ -102,6 +102,7 @@ class SchemaRegistry:
         size: int = VERSIONS_MAX,
         in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
+        """Make a registry that knows no version yet, and keeps at most `size` versions."""
         self._in_thread = in_thread
         self._service = service
         self._clock = clock
@@ -115,7 +116,8 @@ class SchemaRegistry:
         self, version_ids: Sequence[str], budget: RecordBudget, wait_s: float
     ) -> dict[str, SchemaAnswer]:
         """Return an answer for each of the ids, within `wait_s` seconds. Those that are not kept are looked up in this
-        order, several at once, and `budget` pays for it.
+        order, several at once, and `budget` pays for it. If the time is over, a version that was found earlier is the
+        answer, even if it is too old.
         """
         answers: dict[str, SchemaAnswer] = {}
         missing = []
@@ -149,7 +151,9 @@ class SchemaRegistry:
         return failure.error if failure is not None and now < failure.until_s else None
 
     async def _ask(self, waiting: Iterator[str], answers: dict[str, SchemaAnswer], budget: RecordBudget) -> None:
-        """Look up one of the waiting ids after the other, until none waits."""
+        """Look up one of the waiting ids after the other, until none waits, and put each answer into `answers`. If the
+        budget of the shard is spent, a version that was found earlier is the answer, even if it is too old.
+        """
         for version_id in waiting:
             if version_id not in self._asking and not budget.allows():
                 spent = BudgetSpentError("it is not looked up: records of this shard name too many schema versions")
@@ -173,7 +177,7 @@ class SchemaRegistry:
         try:
             kept = await self._look_up(version_id)
         except (SchemaUnknownError, SchemaUnreachableError) as error:
-            budget.charge(LOOKUP_WITHOUT_RESULT - 1.0)
+            budget.charge(LOOKUP_WITHOUT_RESULT - 1.0)  # such a lookup costs more; 1 was charged when it began
             is_unknown = isinstance(error, SchemaUnknownError)
             until_s = self._clock.monotonic() + (NEGATIVE_S if is_unknown else NO_ANSWER_S)
             known = self._kept.get(version_id)

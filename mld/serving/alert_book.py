@@ -45,7 +45,11 @@ class AlertBook:
 
     def due(self, found: Collection[FleetFault], now: float) -> list[Post]:
         """Note the faults that were found at `now` (monotonic seconds), and return the posts that are due: for faults
-        that have lasted, or have been over, for long enough. Each is due again until `note` is told that it was sent.
+        that have lasted, or have been over, for long enough. A post is due again in each call, until `note` is called
+        because it was sent.
+
+        The kind of a fault declares how long it must last before it is posted (`hold_s`; None: it is never posted), and
+        whether its end is posted (`ends`).
         """
         # A fault whose end is never posted is forgotten when it is over.
         self._posted -= {fault for fault in self._posted - {*found} if not fault.declared.ends}

@@ -93,7 +93,11 @@ class CloudWatch:
         self._queue = DatumQueue(queue_max)
 
     async def send(self, datums: list[Datum], stamp_s: float) -> None:
-        """Send the values, stamped with `stamp_s`, in epoch seconds. Raises MetricsError if not all were sent."""
+        """Send the values, stamped with `stamp_s`, in epoch seconds, and the values that wait from earlier calls.
+
+        Raises MetricsError if not all were sent. After a failure that may pass, the values that were not sent wait for
+        the next call. Values that CloudWatch refuses are lost.
+        """
         for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
             part = datums[first : first + DATUMS_PER_REQUEST_MAX]
             self._queue.put([replace(datum, stamp_s=stamp_s) for datum in part])

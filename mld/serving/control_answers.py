@@ -46,13 +46,16 @@ class ControlAnswers:
         }
 
     async def _who(self, _: Request) -> AsyncGenerator[Answer, None]:
+        """Yield which application, worker and process answers here."""
         me = self._status.identity
         yield {"application": me.application, "worker": me.worker, "pid": os.getpid()}
 
     async def _live(self, _: Request) -> AsyncGenerator[Answer, None]:
+        """Yield the answer to the liveness probe: whether all loops make progress."""
         yield _verdict(self._status.why_not_alive())
 
     async def _ready(self, _: Request) -> AsyncGenerator[Answer, None]:
+        """Yield the answer to the readiness probe: whether this daemon works and is not stopping."""
         yield _verdict(self._status.why_not_ready())
 
     async def _own(self, _: Request) -> AsyncGenerator[Answer, None]:
@@ -113,4 +116,5 @@ class ControlAnswers:
 
 
 def _verdict(why_not: str | None) -> Answer:
+    """Return the answer to a probe; `why_not` is the reason if the answer is no, else None."""
     return {"isMet": why_not is None, "words": why_not or "ok"}

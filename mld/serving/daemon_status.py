@@ -89,7 +89,11 @@ class DaemonStatus:
         """Why the tables could not be read then."""
 
     async def run(self) -> None:
-        """Measure how late the event loop is, and sample values for the page, until cancelled."""
+        """Measure how late the event loop is, and sample values for the page, until cancelled.
+
+        The loop is late by the time that a sleep of LOOP_STEP_S takes longer than that. Every LOOK_PERIOD_S the shards
+        are sampled, and the faults of this worker are counted by kind.
+        """
         sampled_at = self.clock.monotonic()
         while True:
             asleep_at = self.clock.monotonic()
@@ -117,6 +121,7 @@ class DaemonStatus:
         return self._why_not(Probe.LIVE)
 
     def _why_not(self, probe: Probe) -> str | None:
+        """Return the faults of this worker that make the probe fail, as a text without secrets; None if it succeeds."""
         why = why_not(probe, general_faults(self.own_sight()))
         return None if why is None else self.scrub(why)
 

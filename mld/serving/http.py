@@ -96,6 +96,7 @@ class HttpServer:
         self._listen(listener)
 
     def _listen(self, listener: socket.socket) -> None:
+        """Begin to listen at a bound socket. The loop calls `_accept` when a connection comes."""
         listener.listen(WAITING_MAX)
         listener.setblocking(False)
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
@@ -139,6 +140,7 @@ class HttpServer:
             self._admit(connection, str(address[0]) if isinstance(address, tuple) else "")
 
     def _accept_again(self, listener: socket.socket) -> None:
+        """Accept connections again after a pause, unless the server was closed meanwhile."""
         if listener in self._listening:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
@@ -179,6 +181,7 @@ class HttpServer:
         task.add_done_callback(self._answering.discard)
 
     async def _answer_probe(self, connection: socket.socket) -> None:
+        """Answer the one request of a connection that has no place, within PROBE_TIMEOUT_S."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._serve_connection(connection, requests_max=1, lingers=False)

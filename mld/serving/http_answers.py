@@ -52,7 +52,11 @@ class SharedAnswers:
         self._making = asyncio.Lock()
 
     async def answer(self, variant: str, make: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
-        """Return the last answer of this variant if it is new enough, else a new one that `make` makes."""
+        """Return the last answer of this variant if it is new enough, else a new one that `make` makes.
+
+        An answer that took long to make is kept longer than `valid_s`, so that making answers takes at most COST_SHARE
+        of the time; but not longer than VALID_S_MAX.
+        """
         async with self._making:
             time = asyncio.get_running_loop().time
             began, (until, kept) = time(), self._kept.get(variant, (-math.inf, None))

@@ -35,7 +35,7 @@ def in_pieces(
 def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[str]:
     """Yield the JSON of a document in pieces: the fields of `head`, then the `lists` by their names."""
     compact = json.JSONEncoder(separators=(",", ":")).encode
-    yield compact(head)[:-1]
+    yield compact(head)[:-1]  # without the closing brace
     for name, ones in lists.items():
         before = f',"{name}":['
         while some := list(islice(ones, SHARDS_PER_STEP)):

@@ -50,6 +50,7 @@ def exposition_steps(
     encoder, content_type = choose_encoder(accept)
 
     def written(*families: Family) -> bytes:
+        """Return the text of some metrics, without the line that ends a whole text."""
         text: bytes = encoder(Families(families))
         return text.removesuffix(END)
 

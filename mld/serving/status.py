@@ -96,10 +96,12 @@ class StatusView:
         return {name: map(self._scrubbed, ones) for name, ones in lists.items()}
 
     def _scrubbed(self, one: Document) -> Document:
+        """Return an entry of a list with secrets hidden in the fields of FOREIGN_TEXTS."""
         scrubbed = {name: self.scrub(text) for name in FOREIGN_TEXTS if isinstance(text := one.get(name), str)}
         return {**one, **scrubbed}
 
     def _workers(self) -> Iterator[Document]:
+        """Yield the values of each worker of the fleet. This worker certainly lives, whatever its report shows."""
         for worker in () if self.fleet is None else self.fleet.workers:
             is_here = worker.worker == self.identity.worker
             yield worker_value(worker) | ({"isAlive": True, "why": None} if is_here else {}) | {"isHere": is_here}

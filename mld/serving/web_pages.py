@@ -57,6 +57,7 @@ class WebPages:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     async def _page(self, _: Question) -> HttpAnswer:
+        """Answer with the status page. Its script fetches the data from `/status.json`."""
         page, policy = page_and_policy()
         return HttpAnswer(200, HTML, page, {"content-security-policy": policy})
 
@@ -68,11 +69,13 @@ class WebPages:
         headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
 
         async def made() -> HttpAnswer:
+            """Make a new document."""
             return HttpAnswer(200, JSON, await self._status.body(zipped=zipped), headers)
 
         return await self._documents.answer(str(zipped), made)
 
     async def _apps(self, _: Question) -> HttpAnswer:
+        """Answer with the applications of the account. All callers get the same answer for APPS_VALID_S."""
         return await self._accounts.answer("", self._account)
 
     async def _account(self) -> HttpAnswer:
@@ -93,6 +96,9 @@ class WebPages:
         return probed(self._status.why_not_ready())
 
     async def _exposition(self, question: Question) -> HttpAnswer:
+        """Answer with the metrics, or with 404 if the settings do not want them here. Scrapers that ask at the same
+        time share one answer.
+        """
         if not self._with_metrics:
             return text_answer(404, "add prometheus to mld.metrics: metrics are not served")
         return await exposed(question, self._expositions, self._exposed)

@@ -109,8 +109,8 @@ class Auditor:
         hole is only counted. Raises `errors.TableError` and `errors.StreamError`.
         """
         scan = await self.stream.table.scan()
-        rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
-        for lease in rows:
+        abandoned_rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
+        for lease in abandoned_rows:
             self.on_abandoned(lease)
         if not self.stream.detector.kind.has_hash_keys and not scan.is_empty:
             return self._is_done(await self.sync.sync(scan))  # without hash keys, no hole shows a missing lease

@@ -153,8 +153,9 @@ class LeaseCleanup:
             await self.stream.clock.sleep(max(0.0, started_s + TICK_S - self.stream.clock.monotonic()))
 
     async def tick(self) -> None:
-        """Look at the entries that are due by one of the schedules, at most `ENTRIES_PER_TICK_MAX`. An error over one
-        entry does not stop the others, unless the whole table is throttled or missing.
+        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`: those whose rows are to be read again, and
+        then those that are left of the round in which all entries are compared with the list of shards (the *garbage
+        round*). An error over one entry does not stop the others, unless the whole table is throttled or missing.
         """
         now_s = self.stream.clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
@@ -287,4 +288,4 @@ class _Round:
 
     def take(self, key: str) -> bool:
         """Remove `key` from the pass; return whether it was still in the pass."""
-        return key in self._todo and self._todo.pop(key) is None
+        return key in self._todo and self._todo.pop(key) is None  # all values are None

@@ -191,8 +191,11 @@ class ShardEnding:
         return Prepared(tuple(created.key for created in result.created))
 
     async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
-        """Create the rows of these children, and record the children. If one parent of a merge has no row, make a sync
-        first, which may create it.
+        """Create the rows of these children, and record the children in the shard's own row. If one parent of a merge
+        has no row, make a sync first, which may create it, and then plan again.
+
+        Return Blocked if that parent still has no row although it is listed, and Invalid if the children contradict the
+        shard.
         """
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()

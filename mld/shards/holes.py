@@ -133,7 +133,7 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
     """
     earlier = sorted(before.items(), key=lambda item: item[0].start)
     counts: dict[HashRange, int] = {}
-    first = 0
+    first = 0  # the first earlier hole that may share keys with this hole or a later one
     for hole in sorted(holes, key=lambda one: one.start):
         while first < len(earlier) and earlier[first][0].end < hole.start:
             first += 1

@@ -125,6 +125,7 @@ class FollowedStreams(TrackedStreams):
             await self.follower.pause()
             try:
                 leads = await self.needs.fleet.leader.is_leader()
+                # The rows are read only if the list may lack streams that have leases, or is to be written here.
                 needs_table = leads or self._unlisted or not self.follower.is_complete
                 in_table = (await self.recent.by_stream()).streams if needs_table else frozenset()
                 streams = await self.follower.step(in_table, leads=leads)
@@ -196,7 +197,7 @@ class FollowedStreams(TrackedStreams):
         self._doomed.saw_all({lease.key: lease.counter for lease in doomed}, view.ended_at)
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
-                return
+                return  # by now the list may name the stream again
             is_still = self._doomed.is_still(lease.key, view.began_at, self.needs.settings.leases.duration_s)
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra=about("lease_deleted", lease.key))

@@ -187,7 +187,7 @@ class ListFollower:
         """
         listed = await self._listed(wanted, in_table)
         after = next_list(self.streams, listed, in_table, self.clock.wall())
-        if after is None and not self.streams.version:
+        if after is None and not self.streams.version:  # nothing has changed, but there is no readable row
             after = self.streams.followed_by(self.streams.streams)
         if after is None or not after.streams:
             return

@@ -86,6 +86,10 @@ class TrackedStream:
     on_sync_due: Callable[[str | None], None]
 
     def __post_init__(self) -> None:
+        """Make the parts that work on this stream: the sync, the preparation of shard ends, the cleanup and the audit.
+
+        The audit passes abandoned rows to the cleanup. If the cleanup finds that a child has no row, a sync is due.
+        """
         leases, settings, fleet = self.leases, self.needs.settings.shards, self.needs.fleet
         ignores = settings.ignores_unexpected_children
         self.sync = ShardSync(leases, initial=self.opened.source.initial, ignore_unexpected_children=ignores)

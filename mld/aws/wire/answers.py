@@ -60,9 +60,13 @@ class Incoming:
         self._body = BytesIO()  # not a list of pieces: a piece of one byte would take 40 bytes
 
     def feed_head(self, data: bytes) -> bool:
-        """Take the next bytes, and return whether the whole head has come. Skips informational answers before it."""
+        """Take the next bytes, and return whether the whole head has come. Skips informational answers before it.
+
+        A head ends with an empty line. Lines should end with CR LF, but a bare LF is accepted, too.
+        """
         self.ahead = self.ahead + data if self.ahead else data
         while not self.status:
+            # `end` is where the last line of the head ends (-1: not in these bytes), `start` where the body begins.
             end = self.ahead.find(b"\n\r\n")
             bare = self.ahead.find(b"\n\n", 0, end + 1 if end >= 0 else len(self.ahead))
             start = end + 3
@@ -85,13 +89,17 @@ class Incoming:
         return True
 
     def feed(self, data: bytes) -> Answer | None:
-        """Take the next bytes. Return the answer if it is whole now, else None."""
+        """Take the next bytes. Return the answer if it is whole now, else None.
+
+        A body of announced length ends after that many bytes, a chunked body after its last chunk. Any other body ends
+        with the connection, so this returns None, and `end` returns the answer.
+        """
         if not self.status or self.ahead:
             if not self.feed_head(data):
                 return None
             data, self.ahead = self.ahead, b""
         if self.length is not None and len(data) == self.length and not self._body.tell():
-            return self._whole(data, is_exact=True)
+            return self._whole(data, is_exact=True)  # the usual case: the body came at once, and need not be copied
         if self._chunks is None:
             self._body.write(data)
         else:

@@ -127,7 +127,10 @@ class _Raw:
 def _blueprint(
     method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None, proxy: Proxy | None
 ) -> Blueprint:
-    """Return the blueprint of a request of botocore. Raises UnusualError if the wire client could not send it."""
+    """Return the blueprint of a request of botocore: its method, its URL, its headers, and the way to the server.
+
+    Raises UnusualError if the wire client could not send such a request.
+    """
     address = urlsplit(url)
     if method != "POST" or address.path not in ("", "/") or address.query or address.username:
         raise UnusualError(f"{method} to the path {address.path}")
@@ -143,7 +146,7 @@ def _blueprint(
         raise UnusualError("another signature than version 4")
     fixed = {name: headers[name] for name in sorted(_KNOWN & headers.keys())}
     is_tls = address.scheme == "https"
-    forward = None if is_tls else proxy
+    forward = None if is_tls else proxy  # such a proxy forwards the request, which therefore has the whole URL
     head = f"POST {'/' if forward is None else f'http://{address.netloc}/'} HTTP/1.1\r\n"
     head += f"Host: {address.netloc}\r\nAccept-Encoding: identity\r\n{'' if forward is None else forward.header}"
     head += "".join(f"{name}: {value}\r\n" for name, value in fixed.items())

@@ -10,8 +10,10 @@ nowhere else. If a function that uses a connection fails, it closes the connecti
 A call with a small answer is made on the event loop (`LoopConnection`). Threads do what may take long or has to wait:
 they connect, get the keys for signatures every few seconds, read large answers, and let botocore explain a refusal. If
 anything about a client is unusual (a client certificate, a TLS proxy, another path or signature), all its calls go
-through botocore; the log says so once. A connection belongs to no shard: it is used by one call after the other
-(`places`).
+through botocore; the log says so once.
+
+A connection belongs to no shard: it is used by one call after the other. A call first takes one of a limited number of
+*places* (`places`), which may have a connection that an earlier call has left there.
 """
 
 from __future__ import annotations
@@ -305,7 +307,8 @@ class WireService:
         """Send the call, and return the answer, or the beginning of an answer that a thread has to read.
 
         Uses the connection in the place if it is still good, else makes a new one. After a failure the place has no
-        connection.
+        connection. If a connection that was in the place did not answer, the place notes its origin as silent, because
+        other connections that are as old may be dead, too. This is not noted if the caller gave up soon.
         """
         usual = self._requests.usual(operation, params)
         if usual is None:
@@ -400,9 +403,10 @@ class WireService:
         return self._talk(job, place, lambda connection: connection.receive(incoming))
 
     def _talk(self, job: Job, place: WirePlace, talk: Callable[[Connection], Answer]) -> Answer:
-        """Return the answer that `talk` reads from the connection that the place has lent.
+        """Return the answer that `talk` reads from the connection that the place has lent to this thread.
 
-        The connection is put back into the place if it can be used again, else closed.
+        The connection is put back into the place if it can be used again, else closed. After a failure, the place notes
+        the origin of the connection as silent, unless the caller gave up soon.
         """
         connection, place.connection = place.connection, None
         assert connection is not None, "it was lent with what has come"

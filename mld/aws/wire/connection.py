@@ -95,6 +95,9 @@ class Connection:
         turn: Turn | None = None,
         on_abortable: Callable[[Connection], None] = lambda _: None,
     ) -> None:
+        """Connect to `origin`: to its proxy if it has one, through that by a tunnel, and by TLS if the origin speaks
+        it. Raises OSError, also for timeouts and failures of TLS.
+        """
         nearest = origin.proxy or origin
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
         self.socket = plain
@@ -211,7 +214,9 @@ class Connection:
             self.socket.settimeout(self._read_timeout_s)
 
     def _received(self, receive: Callable[..., T], *given: Any) -> T:
-        """Return what `receive` returns; wait until there is something to receive."""
+        """Return what `receive`, a method of the non-blocking socket, returns for the arguments `given`. Wait until
+        there is something to receive, and let another thread have the turn meanwhile.
+        """
         while True:
             try:
                 return receive(*given)

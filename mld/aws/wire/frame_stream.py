@@ -67,7 +67,10 @@ class FrameStream:
             raise BrokenAnswerError("bytes after the end of the answer")
 
     def _append(self, piece: memoryview) -> None:
-        """Cut a piece of the body into frames; each pass of the loop completes at most one frame."""
+        """Cut a piece of the body into frames; each pass of the loop completes at most one frame.
+
+        The bytes of a frame that is not whole yet stay in `_parts`, until the next piece comes.
+        """
         while piece:
             if len(piece) >= SMALL_BYTES:
                 self._parts.append(piece)
@@ -80,7 +83,7 @@ class FrameStream:
                 if self._have < _LENGTH_BYTES:
                     return
                 self._wanted = self._length()
-            excess = self._have - self._wanted
+            excess = self._have - self._wanted  # bytes of this piece that belong to the next frame
             if excess < 0:
                 return
             if excess:

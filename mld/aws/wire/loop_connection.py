@@ -165,16 +165,18 @@ class LoopConnection:
             self._readable()
 
     def _feed(self, data: bytes, answer: asyncio.Future[Answer | Incoming]) -> None:
-        """Parse bytes. End the exchange if the answer is whole, or is to be left to a thread."""
+        """Parse bytes of the answer. If it is whole, end the exchange with it. If a thread has to read the rest, end
+        the exchange with the part that has come. Else return, and wait for more bytes.
+        """
         incoming = self._incoming
         if self._head_only:  # the loop reads the head, and a thread everything after it
-            found, is_small = None, not incoming.feed_head(data)
+            found, is_for_loop = None, not incoming.feed_head(data)
         else:
             found = incoming.feed(data)
-            is_small = incoming.length is not None and incoming.length <= BODY_BYTES_MAX
-        if found is None and (is_small or not incoming.status):
+            is_for_loop = incoming.length is not None and incoming.length <= BODY_BYTES_MAX
+        if found is None and (is_for_loop or not incoming.status):
             return
-        if self._unsent:  # the server would take the rest for the beginning of the next request
+        if self._unsent:  # if we sent the rest later, the server would take it for the beginning of the next request
             raise BrokenAnswerError("an answer to half a request")
         if found is None:
             self._let_go_of_fd()  # before more arrives

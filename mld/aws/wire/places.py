@@ -185,8 +185,8 @@ class Places:
             self._idle.pop(0).drop()
             self._allowed = max(self._allowed_min, min(self._allowed, len(self)))
         if self._idle and self._idle[-1].idle_since_s < now - SILENCE_S_MIN:
-            silent_s = min((place.asked_s for place in self._busy), default=math.inf)
-            if silent_s < now - SILENCE_S_MIN and self._idle[-1].idle_since_s < silent_s:
+            oldest_asked_s = min((place.asked_s for place in self._busy), default=math.inf)
+            if oldest_asked_s < now - SILENCE_S_MIN and self._idle[-1].idle_since_s < oldest_asked_s:
                 self._idle.pop(0).drop()
                 return WirePlace()
         for index in range(len(self._idle) - 1, -1, -1):
@@ -199,7 +199,9 @@ class Places:
         return place
 
     async def _next_free(self) -> WirePlace:
-        """Wait until a place is free, and return it."""
+        """Wait until a place is free, and return it. If the caller is cancelled just when it gets a place, the place is
+        given back.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[WirePlace] = loop.create_future()
         self._waiting.append((waiter, loop.time()))
@@ -215,16 +217,17 @@ class Places:
 
     def _check_queue(self) -> None:
         """Raise the number of calls that may be under way if some have waited too long for a place and the network is
-        the cause; lower it if the processor is the cause. While any call waits, this is called again.
+        the cause; lower it if the processor is the cause. The share of the time in which bodies were received and
+        parsed (`TurnWatch.share`) shows which of them it is. While any call waits, this is called again.
         """
         self._queue_check = None
         loop = asyncio.get_running_loop()
         limit_s = loop.time() - self._wait_max_s
         late = [waiter for waiter, since_s in self._waiting if since_s <= limit_s and not waiter.done()]
-        share = self._watch.share()
-        if share > FEWER_ABOVE_SHARE:
+        busy_share = self._watch.share()
+        if busy_share > FEWER_ABOVE_SHARE:
             self._allowed = max(self._allowed_min, self._allowed // 2)
-        elif share < MORE_BELOW_SHARE:
+        elif busy_share < MORE_BELOW_SHARE:
             self._allowed = min(self._places_max, self._allowed + min(len(late), self._allowed))
         for waiter in late[: max(0, self._allowed - len(self._busy))]:
             place = self._free_one(None)

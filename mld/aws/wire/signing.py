@@ -40,7 +40,12 @@ class Signer:
         self._stamped: tuple[int, str] = (-1, "")  # the time that was written last, and its text
 
     def headers(self, keys: Keys, at_s: float, *, content_type: str, host: str, target: str, body: bytes) -> str:
-        """Return the headers to add to a request, each with its line end. `at_s` is AWS's time in epoch seconds."""
+        """Return the headers to add to a request, each with its line end: the date, the session token if the keys have
+        one, and the signature. `at_s` is AWS's time in epoch seconds.
+
+        The names are those of Signature Version 4: `canonical` is the request in canonical form, and the signature is
+        an HMAC of the text `to_sign`, which has the hash of that form.
+        """
         stamp = self._stamp(int(at_s))
         day = stamp[:8]
         token_line = f"x-amz-security-token:{keys.token}\n" if keys.token else ""

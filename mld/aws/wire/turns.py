@@ -56,6 +56,7 @@ class TurnWatch:
         self.begin()
 
     def begin(self) -> None:
+        """Begin a new period, for which `share` then returns the share."""
         self._begun_s = self._turn.now()
         self._taken_s = self._turn.taken_s(self._begun_s)
 
