@@ -54,7 +54,12 @@ class SeenAggregates(Generic[T]):
         self._last = -1  # the highest sequence number that was counted
 
     def fresh(self, found: Mapping[str, T]) -> dict[int, T]:
-        """Count those of the aggregates in `found` that were not counted before, and return them by sequence number."""
+        """Count those of the aggregates in `found` that were not counted before, and return them. `found` maps sequence
+        numbers, as texts, to what is known of each aggregate.
+
+        A batch may be read again. The records of a shard come in the order of their sequence numbers, so an aggregate
+        was counted before if its number is not above the highest one counted so far.
+        """
         numbered = {int(sequence): what for sequence, what in found.items() if int(sequence) > self._last}
         self.aggregates += len(numbered)
         self._last = max(numbered, default=self._last)
@@ -75,7 +80,11 @@ class AggregateReports:
         """The timer for the next report; None if nothing was reported within the last minute."""
 
     def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
-        """Count the faulty aggregates of a batch that was delivered. `hash_range` is that of the lease."""
+        """Count the faulty aggregates of a batch that was delivered. Log them now, unless there was a report within the
+        last minute; then the timer logs them.
+
+        `hash_range` is the hash range of the lease; the log shows it next to the hash key of a misrouted record.
+        """
         if not batch.malformed and not batch.misrouted:
             return
         if malformed := self._malformed.fresh(batch.malformed):
@@ -92,7 +101,7 @@ class AggregateReports:
             self._report()
 
     def close(self) -> None:
-        """Log the aggregates that were not logged yet."""
+        """Log now what the timer would have logged later, because the consumer ends."""
         if self._timer is not None:
             self._report()
             self._cancel()
@@ -118,7 +127,10 @@ class AggregateReports:
 
 
 def _example(sequence: int, found: Misrouted, hash_range: HashRange | None) -> str:
-    """Return a text that describes a misrouted aggregate, for the log."""
+    """Return a text for the log that describes a misrouted aggregate by one of its user records: its hash key, whether
+    that was explicit or is the hash of a partition key, and the hash range of the shard. `sequence` is the aggregate's
+    sequence number.
+    """
     source = "explicit hash key" if found.is_explicit else f"hash of a partition key of {found.key_bytes} bytes"
     within = "" if hash_range is None else f", outside {_shown(hash_range.start)} to {_shown(hash_range.end)}"
     return f"record {sequence}/{found.sub_sequence} has the hash key {_shown(found.hash_key)} ({source}){within}"

@@ -82,6 +82,10 @@ class Bisecting:
     def take(self, positions: Sequence[Position]) -> int:
         """Return how many of the next records to deliver as one part, at least one if there are any. `positions` are
         the positions of these records, in order.
+
+        Without a search all of them are one part. During a search the next part consists of the records up to `good`,
+        which were accepted before. If none of these is left, it is the first half of the records up to `bad`, which
+        failed as a whole, and beyond `bad` as many records as `size`.
         """
         if self.end is None or self.good is None:
             return len(positions)
@@ -92,16 +96,22 @@ class Bisecting:
         return max(1, candidates // 2) if candidates else min(self.size, len(positions))
 
     def needs_checkpoint(self, checkpoint: Position, delivered: Position, positions: Sequence[Position]) -> bool:
-        """Return whether the next part is a lone poison candidate, and records before it are not checkpointed."""
+        """Return whether the processor has to checkpoint before it gets the next part: the part would be the only
+        record left that may be the cause, and records before it are not checkpointed yet.
+
+        `checkpoint` is the position in the row, `delivered` the last position that the processor got, and `positions`
+        are those of the next records.
+        """
         if self.bad is None or checkpoint == delivered or not positions or positions[0] > self.bad:
             return False
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
 
     def passed(self, last: Position) -> Bisecting:
-        """Return the state after the processor has accepted the part that ends with `last`.
+        """Return the state after the processor has accepted the part that ends with `last`. If that is the `end`, the
+        search is over.
 
-        While no part fails (`bad` is None), the next part is twice as large. If the part reaches `bad`, the records
-        that failed as a whole have been accepted in parts, and the search continues after them.
+        As long as no part has failed (`bad` is None), the next part is twice as large. If the part reaches `bad`, the
+        records that failed as a whole have been accepted in parts, and the search continues after them.
         """
         if self.end is None or self.good is None:
             return self
@@ -113,8 +123,10 @@ class Bisecting:
         return replace(self, good=max(self.good, last), bad=bad)
 
     def failed(self, good: Position, first: Position, last: Position, *, is_next_alone: bool) -> Bisecting:
-        """Return the state after the processor failed while it had the records `first` to `last`, having accepted all
-        before them.
+        """Return the state after the processor failed on the records `first` to `last`, having accepted all before
+        them. After `attempts_max` failures in a row on overlapping records a search begins; if one is under way
+        already, it is narrowed to these records. After too many rounds without progress (`is_given_up`) it ends without
+        a culprit.
 
         `good` is the position before `first`. `is_next_alone`: there was only one record, and it came right after the
         checkpoint.
@@ -134,7 +146,9 @@ class Bisecting:
         return replace(state, good=good, bad=last, end=end, size=1)
 
     def moved(self, checkpoint: Position) -> Bisecting:
-        """Return the state after the processor has checkpointed, which is progress."""
+        """Return the state after the processor has checkpointed, which is progress. If no search is under way, or the
+        checkpoint reaches its `end`, everything is counted anew; otherwise the search continues after the checkpoint.
+        """
         if self.end is None or checkpoint >= self.end:
             return Bisecting(self.attempts_max)
         good = checkpoint if self.good is None else max(self.good, checkpoint)
@@ -142,7 +156,9 @@ class Bisecting:
         return replace(self, good=good, bad=bad, rounds=0)
 
     def set_aside(self, culprit: Position) -> Bisecting:
-        """Return the state after the culprit was written to a dead letter and checkpointed."""
+        """Return the state after the culprit was written to a dead letter and checkpointed: failures are counted anew,
+        and the search continues with the records between the culprit and `end`, if there are any.
+        """
         assert culprit == self.culprit
         fresh = Bisecting(self.attempts_max)
         assert self.end is not None

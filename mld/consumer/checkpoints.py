@@ -114,5 +114,8 @@ class ShardCheckpoints:
         return None
 
     def _count(self, result: str, since: float) -> None:
+        """Count a write of a checkpoint that was sent at `since` (monotonic) and has ended now; `result` is stored,
+        refused or error.
+        """
         clock = self._parts.clock
         self._metrics.stored(result, since, clock.monotonic(), clock.wall())

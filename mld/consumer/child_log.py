@@ -123,8 +123,11 @@ def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
 
 
 def _numbered(number: int, *, is_python: bool) -> int:
-    """Convert a numeric level to one of `logging`: 0 to 7 are syslog's, larger ones those of pino, or of Python's
-    `levelno`.
+    """Convert a numeric level to one of `logging`, rounded down to a multiple of 10.
+
+    Numbers from 0 to 7 are the levels of syslog, of which 0 is the most severe. Larger numbers are levels of pino, each
+    of which is 10 above the level of Python with the same meaning. With `is_python` (the field is `levelno`) the number
+    is a level of Python.
     """
     if number < len(_SYSLOG) and not is_python:
         return _SYSLOG[number]
@@ -133,7 +136,9 @@ def _numbered(number: int, *, is_python: bool) -> int:
 
 
 def _free(name: str) -> str:
-    """Return the name for a field of the child, with a prefix if we use the name ourselves."""
+    """Return the name under which a field of the child is logged. It gets a prefix if we use the name ourselves, or if
+    it is empty.
+    """
     return f"{CHILD_PREFIX}{name}" if name in RESERVED or not name else name
 
 
@@ -226,7 +231,8 @@ class ChildLogger:
 
     def log(self, line: str) -> None:
         """Log a line at the level that it names. A line below INFO is logged, too, if INFO is enabled, because the
-        child has its own setting of which levels it prints.
+        child has its own setting of which levels it prints. `Logger.log` would drop such a line, so its record is made
+        here.
         """
         event = event_of(line, as_fields=self._as_fields)
         if self._log.isEnabledFor(max(event.level, INFO)):

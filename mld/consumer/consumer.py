@@ -107,7 +107,9 @@ class ShardConsumer:
         self._stopping.ask(StopReason.LEASE_LOST)
 
     def heed(self, lease: Lease) -> None:
-        """Follow the operator's requests in the lease row (`Wishes`)."""
+        """Follow the operator's requests in `lease`, the row as it was just read (`Wishes`). Kill the child if the
+        operator wants a new one.
+        """
         if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
             self._processor.kill_soon()
 
@@ -330,8 +332,11 @@ class ShardConsumer:
         return await self._reader.next()
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
-        """Give the child the records of a page that are new to it. During a search for a poison record they are given
-        in parts. RETRY after a child was ended on the way (`_end_life`): the records come again.
+        """Give the child the records of a page that are new to it. They are given in parts during a search for a poison
+        record, or if the operator wants some of them left out.
+
+        RETRY if the child had to be ended before it got a poison candidate (`_end_life`). The reader then begins again
+        at the checkpoint.
         """
         range_ = self._lease.hash_range
         batch = await batch_of(page, self._delivered, range_, self._source, self._stopping, self._budgets)
@@ -359,8 +364,10 @@ class ShardConsumer:
         self, batch: ChildBatch, first: str | None, holding: Callable[[], dict[str, object]]
     ) -> ActivityOutcome:
         """Give the child a batch, and wait for its answer unless there are several children. `first` is a sequence
-        number not after the batch's first record; `holding` describes the batch for a warning. DONE also if the batch
-        was not sent, because a stop was requested or the lease is lost.
+        number not after the batch's first record; `holding` describes the batch for a warning.
+
+        The child may first have to finish a checkpoint. If the lease is suspended meanwhile, the batch is offered again
+        when it is held. DONE also if the batch was not sent, because a stop was requested or the lease is lost.
         """
         assert self._processor is not None
         clock, before = self._parts.clock, self._delivered
@@ -402,7 +409,9 @@ class ShardConsumer:
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
 
     def _note_answered(self, position: Position) -> None:
-        """Note that everything up to `position` is answered. If the shard was failing, note if it has recovered."""
+        """Note that everything up to `position` is answered. If the child had been failing, and its records up to where
+        it failed are answered now, the shard has recovered.
+        """
         if self._failures.caught_up(position, self._checkpoints.range.last):
             self.part.recovered()
 
@@ -416,8 +425,9 @@ class ShardConsumer:
         return bool(is_held)
 
     async def _end_shard(self) -> ActivityOutcome:
-        """Wait until the child has answered everything, prepare the end of the shard, and send `shardEnded` to the
-        child. RETRY if the end cannot be prepared now, or if a stop was requested.
+        """Wait until the child has answered everything, have the lease rows of the child shards created
+        (`ShardCare.prepare_end`), and send `shardEnded` to the child. RETRY if the rows cannot be created now, or if a
+        stop was requested.
         """
         assert self._processor is not None
         gone = self._processor.gone
@@ -447,9 +457,10 @@ class ShardConsumer:
         return await self._send_shard_ended()
 
     async def _doubt_end(self) -> ActivityOutcome:
-        """Pause, and have the end of the shard read again (END_DOUBTED). If it is still in doubt after some tries,
-        ignore the children that it names, so that they are looked up in the listing. If that does not help, release the
-        lease: another worker may see more.
+        """Pause, and have the end of the shard read again (END_DOUBTED): it contradicts itself or the listing of
+        shards, so it proves nothing. If it is still in doubt after some tries, ignore the child shards that it names,
+        so that they are looked up in the listing. If that does not help, release the lease: another worker may see
+        more.
         """
         if self._ends_doubted < ENDS_DOUBTED_MAX:
             delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
@@ -606,7 +617,10 @@ class ShardConsumer:
             log.info("child ended: %s", await processor.end(), extra=about("child_ended", self.key))
 
     async def _stop_reader(self) -> None:
-        """Stop the reader, if there is one, and keep the times that the next reader needs."""
+        """Stop the reader, if there is one. Keep two times for the next reader: when reading at LATEST began, and up to
+        which time all records are checkpointed. The second is kept only if everything that this reader has read is
+        checkpointed.
+        """
         reader, self._reader = self._reader, None
         if reader is None:
             return

@@ -39,9 +39,11 @@ class Signal:
         self._event = asyncio.Event()
 
     def current(self) -> asyncio.Event:
+        """Return the event that the next `notify` sets."""
         return self._event
 
     def notify(self) -> None:
+        """Wake all waiters. Whoever calls `current` from now on waits for the next change."""
         self._event.set()
         self._event = asyncio.Event()
 

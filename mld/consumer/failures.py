@@ -49,12 +49,16 @@ RESTART_REASONS: Mapping[type[Exception], str] = {
 
 
 def gives_up(child: ChildSettings, failures: int) -> bool:
-    """Return whether `failures` exceeds the user's limit: the consecutive failures while this worker held the lease."""
+    """Return whether to give up a shard after `failures`, the consecutive failures while this worker held its lease:
+    the user has set a limit, and they exceed it.
+    """
     return child.failures_max is not None and failures > child.failures_max
 
 
 def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
-    """Return the seconds to wait before the next start after `failures` consecutive failures; 0 counts as 1."""
+    """Return the seconds to wait before the next start after `failures` consecutive failures (0 counts as 1). The
+    configured pause is doubled with each failure, up to a limit, and lengthened by a random part (JITTER_SHARE).
+    """
     exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
     longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
     return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())
@@ -124,10 +128,11 @@ class Failures:
 
     def caught_up(self, answered: Position, checkpoint: Position) -> bool:
         """Return whether a shard that was failing works again: its new processor has answered all records on which
-        earlier ones failed.
+        earlier ones failed. If so, remove the note of failures from the row with the next renewal.
 
-        The count stays until the processor checkpoints. Otherwise a processor that dies whenever it is idle would be
-        restarted without pauses.
+        `answered` is the last position that the processor has answered, `checkpoint` the one in the row. The count
+        stays until the processor checkpoints. Otherwise a processor that dies whenever it is idle would be restarted
+        without pauses.
         """
         if not self._is_noted or (self._owed is not None and answered < self._owed):
             return False
@@ -136,7 +141,9 @@ class Failures:
         return True
 
     def _recover(self) -> None:
-        """Forget that the shard was failing; log its recovery, if its failure was logged."""
+        """Forget that the shard was failing. Log the recovery, unless the shard has failed only once while this worker
+        held it.
+        """
         if self._is_noted and self._here > 1:
             log.info("shard recovered", extra=about("shard_recovered", self._key, failures=self.count))
             self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self.count} failures", shard=self._key)
@@ -153,11 +160,13 @@ class Failures:
         *,
         is_next: bool,
     ) -> None:
-        """Note that the processor has failed while it had `batch` (None: no batch); `before` is the position before the
-        batch, `checkpoint` the one in the row. `why` says how it failed, `last_words` are the last lines of its stderr.
+        """Note that the processor has failed: count the failure, pass its records to the search for the record that
+        causes failures, and have the count written into the lease row.
 
-        `delivered` is the furthest record that the processor was given. `is_next`: everything before the batch is
-        checkpointed.
+        `batch` is what the processor had (None: nothing), and `before` the position before it. `checkpoint` is the
+        position in the row, and `delivered` the furthest record that the processor was given. `is_next`: everything
+        before the batch is checkpointed. `why` says how the processor failed, and `last_words` are the last lines of
+        its stderr.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
         self.why, self._last_words, self._candidate = why, last_words, None
@@ -173,8 +182,8 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position, *, is_next: bool) -> bool:
-        """Pass the records that the failed processor had to the search. Return whether the failure narrows a search, so
-        that the next part will have fewer records.
+        """Pass the records that the failed processor had, and had not checkpointed, to the search. Return whether the
+        failure narrows a search, so that the next part will have fewer records.
 
         `before` is the position before the batch; with `is_next`, everything before the batch is checkpointed. A
         failure on a single record that came right after the checkpoint does not narrow the search any further.
@@ -219,8 +228,11 @@ class Failures:
         return self._search.take(positions)
 
     async def set_aside_candidate(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
-        """Write the culprit to a dead letter and checkpoint past it. Return False if there is no culprit, or if either
-        step failed.
+        """Write the record that the search has found, the culprit, to a dead letter, and checkpoint past it; the search
+        continues after it. If the shard has used up its budget for dead letters, wait first.
+
+        Return False if there is no culprit, if the letter or the checkpoint cannot be stored, or if a stop is requested
+        meanwhile.
         """
         if self._candidate is None:
             return False

@@ -127,7 +127,9 @@ def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
 
 
 def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
-    """Make three pipes: return our ends as files and the child's as descriptors, for stdin, stdout and stderr."""
+    """Make three pipes, for stdin, stdout and stderr. Return our ends as files, and the child's ends as descriptors.
+    `undo` gets callbacks that close all of them, in case the child cannot be forked.
+    """
     theirs: list[int] = []
     undo.callback(_close_all, theirs)
     ours: list[IO[bytes]] = []

@@ -68,7 +68,9 @@ class Overdue:
             self._check_after(max(0.0, first_s - (self._clock.monotonic() - self._began_s)))
 
     def begin(self, request: str, holds: Holds) -> None:
-        """Note that the child gets a request."""
+        """Note that the child gets a request; `holds` describes its records for a warning. A timer is set only if none
+        runs: when a timer that was set for an earlier request fires, it checks this one.
+        """
         self._request, self._holds, self.refused = request, holds, None
         self._began_s = self._heard_s = self._clock.monotonic()
         self._due_s = self._first_s

@@ -214,6 +214,9 @@ class ParallelProcessor:
 
     @property
     def has_room(self) -> bool:
+        """Whether another batch may be queued: the unanswered ones take less than half of the shard's share of the
+        memory.
+        """
         return not self._pages or self._memory_bytes < self._budget.share // 2
 
     async def until_room(self) -> None:
@@ -236,6 +239,7 @@ class ParallelProcessor:
     # --- actions ------------------------------------------------------------------------------------------------------
 
     async def initialize(self, message: Initialize) -> None:
+        """Send `initialize` to all children at the same time, and wait until all have answered."""
         await self._each(lambda lane: lane.processor.initialize(message))
         self.initialized = True
 
@@ -286,6 +290,7 @@ class ParallelProcessor:
         await self._last_action(lambda lane: lane.processor.shard_ended(partial(on_written, lane)))
 
     def kill_soon(self) -> None:
+        """Kill the children, even during an action, which then fails. Call `end` afterwards."""
         for lane in self._lanes:
             lane.processor.kill_soon()
 
@@ -328,10 +333,12 @@ class ParallelProcessor:
     # --- each child ---------------------------------------------------------------------------------------------------
 
     async def _shared(self, batch: ChildBatch) -> list[SharedBatch | None]:
-        """Share a batch out among the children, and note which child gets which record. Return each child's part; None
-        if it gets no records.
+        """Share a batch out among the children by partition key, and note in the safe prefix which child gets which
+        record. Return each child's part; None for a child that gets no records.
 
-        If empty batches are wanted, an idle child without records gets an empty one, in case it wants to checkpoint.
+        `SharedLine` cuts the line of the batch into the texts of its records. If these are not in the order of their
+        positions, the order that the safe prefix needs is found by sorting. If empty batches are wanted, an idle child
+        without records gets an empty one, in case it wants to checkpoint.
         """
         line = SharedLine(len(self._lanes), self._turn)
         for piece in batch.line():
@@ -375,7 +382,9 @@ class ParallelProcessor:
             self._fail(lane, error)
 
     async def _give(self, lane: Lane, batch: SharedBatch, page: PageInFlight) -> None:
-        """Give a child the first of its waiting batches, and wait for its answer."""
+        """Give a child `batch`, the first of its waiting batches and its part of `page`, and wait for the answer. If
+        the batch may not be delivered now, it stays in the queue.
+        """
 
         def wanted() -> bool:
             """Return whether the batch is sent, and if so, note that the child works on it now."""
@@ -476,7 +485,9 @@ class ParallelProcessor:
         await asyncio.wait({serving})
 
     async def _last_action(self, act: Callable[[Lane], Awaitable[None]]) -> None:
-        """Perform an action with each child as soon as the child has answered its present batch."""
+        """Perform an action with each child as soon as the child has answered its present batch. From now on no child
+        gets records. When all have answered, store the safe prefix.
+        """
 
         async def finish(lane: Lane) -> None:
             """Perform the action with one child when it has answered its batch."""

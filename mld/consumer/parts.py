@@ -29,7 +29,12 @@ async def batch_of(
     stopping: Stopping,
     budgets: RecordBudgets,
 ) -> ChildBatch | None:
-    """Return the batch of a page's records after `delivered`; None if a stop is requested while schemas are fetched."""
+    """Return the batch of a page's records after `delivered`. Its KPL aggregates are opened, and the frames of a schema
+    registry removed. Return None if a stop is requested while schemas are fetched.
+
+    `hash_range` is the range of the lease. An aggregate with a record outside of it is left out, unless the stream
+    chooses the shards of records without regard to their keys (`Placement`).
+    """
     if source.placement is not None and page.bears_frames:  # other pages cannot have aggregates
         hash_range = await source.placement.range_of(hash_range)
     batch = page.after(delivered, hash_range)
@@ -106,7 +111,9 @@ class JoinedBatch(PlainBatch):
 
 
 async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
-    """Return all records of a batch, in order."""
+    """Return all records of a batch, each with its position, in order. Unless the batch was divided before, its line is
+    made once more and cut into records.
+    """
     if isinstance(batch, Part):
         return list(batch.records)
     if isinstance(batch, JoinedBatch):

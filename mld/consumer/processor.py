@@ -157,7 +157,8 @@ class Processor:
         alone: bool = True,
     ) -> bool:
         """Have a batch processed. Return True when the child has answered, or at once if the batch is not wanted;
-        `holds` describes the batch for a warning.
+        `holds` describes the batch for a warning. `alone` makes no difference, because one batch is processed at a time
+        anyway.
         """
         await self._exchange(ActionName.PROCESS_RECORDS, batch.line(), wanted, written, holds)
         return True
@@ -250,7 +251,9 @@ class Processor:
         return self.child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _until_line_read(self) -> None:
-        """Wait until the line of the action is in the pipe, because the next line must not be mixed with it."""
+        """Wait until the pipe has taken the whole line of the action, because another line to the child, a reply to a
+        checkpoint for example, must not be mixed with it.
+        """
         if self._writing is not None and self._action is not None:
             await self._bounded_write(self._writing, self._action.value)
 

@@ -211,5 +211,6 @@ class ProtocolTraces:
         return listener
 
     def leave(self, trace: ProtocolTrace, listener: TraceListener) -> None:
+        """Remove a listener, unless the trace has ended and removed it already."""
         if listener in trace.listeners:
             trace.listeners.remove(listener)

@@ -43,6 +43,7 @@ STEP_RECORDS = 500  # examined between two yields, within a quarter of a millise
 
 
 def position_of(record: SharedRecord) -> Position:
+    """Return the position of a shared record, which has its sequence number as digits."""
     return Position(record[0].decode(), record[1])
 
 

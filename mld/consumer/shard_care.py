@@ -35,7 +35,9 @@ class ShardCare(Protocol):
     answer.
     """
 
-    async def parents_complete(self, lease: Lease) -> bool: ...
+    async def parents_complete(self, lease: Lease) -> bool:
+        """Return whether the shard may be read: each of its parents is complete, or has no row any more."""
+        ...
 
     def ancestors(self, lease: Lease) -> tuple[str, ...]:
         """Return the ids of the shard's ancestors, parents first, as far as they are listed."""

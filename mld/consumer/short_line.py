@@ -28,7 +28,12 @@ class ShortLine:
         """How many bytes of the present payload were fed so far; None between payloads."""
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the line: keep what is shown of it, and count its records."""
+        """Take the next piece of the line: keep what is shown of it, and count its records.
+
+        Until enough records are shown, two texts are looked for alternately: the one that begins a record (`_HEAD`),
+        and the quote that ends its payload. Then heads are only counted. The end of the piece may be the beginning of a
+        head, so it is kept in `_rest` and joined to the next piece.
+        """
         self.size += len(piece)
         rest = self._rest + piece
         while self.records <= RECORDS_SHOWN:
@@ -78,4 +83,7 @@ class ShortLine:
         return self._payload_bytes
 
     def _show(self, part: bytes) -> None:
+        """Append a part to the shown text. One character more than the limit is kept, by which `text` sees that it has
+        to cut.
+        """
         self._shown += part[: max(0, LINE_CHARACTERS_MAX + 1 - len(self._shown))]

@@ -115,7 +115,8 @@ class DynamoLeaseTable:
 
     async def restore(self, worker: str) -> int:
         """Create a lost table, and those of its rows that `worker` may restore (`may_restore`), without owners. Return
-        how many rows were created. For some time after that, `apply` refuses to create rows. Raises TableError.
+        how many rows were created. For as long as the table was lost, `apply` then refuses to create other rows,
+        because other workers may restore theirs. Raises TableError.
         """
         await self.ensure()
         known = self._known.values()
@@ -212,8 +213,8 @@ class DynamoLeaseTable:
         return {lease.key: lease for lease in found.leases}
 
     async def _get_batch(self, keys: list[str], found: _Found) -> list[str]:
-        """Read these rows. Return the keys that DynamoDB has not processed. If it has processed none, raise
-        TableThrottledError.
+        """Read these rows by BatchGetItem, or one by one if that is forbidden. Return the keys that DynamoDB has not
+        processed. If it has processed none, raise TableThrottledError.
         """
         wanted = {"Keys": [{rows.KEY: {"S": key}} for key in keys], "ConsistentRead": True}
         params = {"RequestItems": {self._table_name: wanted}}
@@ -239,9 +240,11 @@ class DynamoLeaseTable:
     # --- writes -------------------------------------------------------------------------------------------------------
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """Carry out a conditional write, and return the answer that its function in `writes` describes. Raises
-        TableError. A write that creates a row raises TableMissingError while other workers may still restore rows of a
-        lost table.
+        """Carry out a conditional write, and return the answer that its function in `writes` describes. Remember the
+        row that the answer shows, so that the row can be restored if the table is lost.
+
+        Raises TableError. A write that creates a row raises TableMissingError while other workers may still restore
+        rows of a lost table.
         """
         if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
@@ -255,7 +258,9 @@ class DynamoLeaseTable:
         return answer
 
     async def _send(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        """Send one write and return the answer. If it is refused, and the refusal leads to another write, send that."""
+        """Send one write and return the answer. If it is refused, and the refusal leads to another write, send that.
+        While workers of 2.x may use the table (`types_rows` is False), new rows get no `entityType`.
+        """
         if write.item is not None and not self.types_rows:
             write = replace(write, item={name: value for name, value in write.item.items() if name != rows.ENTITY_TYPE})
         operation, params = request_of(write, self._key_name)

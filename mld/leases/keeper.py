@@ -143,7 +143,7 @@ class LeaseKeeper:
         return key in self._holdings
 
     def forget_table(self) -> None:
-        """Forget the open writes and the twins that were seen in a table that is gone."""
+        """Forget our open writes in a table that is gone, and its twins (other processes with our worker id)."""
         self._rows.forget()
         self.resumer.forget_table()
 
@@ -360,7 +360,9 @@ class LeaseKeeper:
                 await asyncio.sleep(0)
 
     def _fresh_since(self, leases: int, *, is_late: bool) -> float:
-        """Return a time: this tick skips the leases that were confirmed after that time (leases#renewal-rhythm).
+        """Return a time: this tick skips the leases that were confirmed after it (leases#renewal-rhythm), so none if it
+        is now. While the table is too slow, it is earlier, but a skipped lease never expires before the next tick
+        renews it.
 
         `is_late`: some renewals of the previous tick have not been sent yet. When that happens for the first time in
         `SLOW_S`, a warning is logged.
@@ -527,8 +529,9 @@ class LeaseKeeper:
     async def send(
         self, seen: Lease, make: Callable[[Span], writes.HolderWrite], position: Position | None = None
     ) -> RowShown | Refusal:
-        """Send one write, based on the row as `seen`; return the row that the answer shows, or the refusal. If this
-        raises (a TableError or any other exception), the outcome of the write is unknown.
+        """Send one write, based on the row as `seen`; return the row that the answer shows, or the refusal. It is also
+        a refusal if the row's counter shows a write by another process with our worker id. If this raises (a TableError
+        or any other exception), the outcome of the write is unknown.
         """
         key = seen.key
         sent = self._rows.send(seen, self.clock.monotonic(), position)
@@ -553,13 +556,13 @@ class LeaseKeeper:
         return shown
 
     def confirmed(self, shown: RowShown) -> None:
-        """Note the answer to a renewal by the resumer, if the answer to another one has made the lease held by now."""
+        """Note the answer to a renewal by the resumer, for a lease that is held by now because of another answer."""
         holding = self._holdings.get(shown.row.key)
         if holding is not None:
             self._note(holding, shown)
 
     def _counts_from(self, key: str, sent: Sent) -> float:
-        """Return the time from which the belief counts after an accepted write. Count and log a late answer."""
+        """Return when the lease duration begins to count because of an accepted write. Count and log a late answer."""
         now, duration_s = self.clock.monotonic(), self.settings.duration_s
         followed_until = chain_end(sent.at, self._rows.sent_at(key), CHAIN_SHARE * duration_s)
         from_s = counts_from(sent.at, now, followed_until, duration_s)

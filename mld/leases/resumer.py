@@ -279,7 +279,9 @@ class Resumer:
         return tries.failure
 
     def _again_s(self, key: str) -> float:
-        """Return how many seconds after the last try the next one is sent."""
+        """Return how many seconds after the last try the next one is sent: a share of the lease duration, or a share of
+        the time for which the oldest write of the row has been unanswered, whichever is longer.
+        """
         sent_at = self.rows.sent_at(key)
         oldest_s = self.clock.monotonic() - sent_at[0] if sent_at else 0.0
         return max(AGAIN_SHARE * self._lease_duration_s, oldest_share(self._lease_duration_s) * oldest_s)

@@ -192,7 +192,9 @@ class LeaseIndex(Protocol):
         """
         ...
 
-    async def status(self) -> IndexStatus: ...
+    async def status(self) -> IndexStatus:
+        """Return the state of the index."""
+        ...
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
         """Return the keys of the rows whose `leaseOwner` is `worker`: its leases, and those that are being handed off

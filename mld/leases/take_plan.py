@@ -159,8 +159,13 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, settings: LeaseSettings, *, even_shares: bool
 ) -> tuple[str | None, int]:
-    """Choose a worker to steal from; return it, and how many leases to steal (leases#stealing-of-leases). Called only
-    if no lease is available.
+    """Choose a worker to steal leases from; return it, and how many leases to steal (leases#stealing-of-leases). Return
+    (None, 0) if nothing is to be stolen. Called only if no lease is available.
+
+    By Java's rule, the victim is one of the workers with the most leases, and it keeps at least the target. The
+    exception is a worker `me` that lacks two leases or more: it also takes one lease from a victim at the target. With
+    `even_shares`, the even shares decide instead if `me` lacks only one lease, or if no worker has more than the
+    target.
     """
     most = max(loads.values())
     needed = target - loads[me]

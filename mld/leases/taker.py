@@ -157,7 +157,9 @@ class LeaseTaker:
                 return await self._pass(scan)
 
     async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
-        """Look at all leases, decide which to take, and take them; return the keys of those that were taken."""
+        """Look at all leases, decide which to take, and take them; return the keys of those that were taken. Leases of
+        workers whose processes have ended count as expired. Leases that are held or being resumed are not taken.
+        """
         if scan is None:
             with self._takes.list_leases.timed(self.clock.monotonic):
                 scan = (await self.views.newer_than(self.clock.monotonic())).scan

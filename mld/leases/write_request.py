@@ -13,7 +13,9 @@ from mld.leases.writes import EXISTS
 
 
 def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
-    """Return the name of the DynamoDB operation for `write`, and its parameters."""
+    """Return the name of the DynamoDB operation for `write`, and its parameters: PutItem if it creates a row,
+    DeleteItem if it deletes one, else UpdateItem.
+    """
     clauses = (
         ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
         ("REMOVE", [f"#{attribute}" for attribute in write.removes]),

@@ -246,7 +246,9 @@ def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
 
 
 def _wish(verb: str, lease: Lease, conditions: tuple[Condition, ...], *sets: tuple[str, Value]) -> RowWrite:
-    """Make a write that sets an operator's request in the row."""
+    """Make a write that sets an operator's request (a pause, for example) in the row. If it is refused, the answer says
+    that the owners have changed, or that somebody did the same before.
+    """
 
     def refused(row: Lease | None) -> Lease | Refusal:
         return Refusal(
@@ -474,6 +476,9 @@ def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
 
 
 def _is_or_absent(attribute: str, name: str, seen: str | None) -> Condition:
+    """Return the condition that an attribute has the value `seen`, or is absent if that is None. `name` is the
+    placeholder of the value.
+    """
     return Condition.absent(attribute) if seen is None else Condition.equal(attribute, _text(name, seen))
 
 
@@ -488,8 +493,8 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Return the names of attributes to remove: the mark that mld 0.2 wrote into rows that it did not renew, if the row
-    has it.
+    """Return the names of the attributes to remove with a write: the mark, if the row has it. mld 0.2 marked rows that
+    it did not renew.
     """
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
@@ -499,6 +504,7 @@ def _throughput(kbps: float) -> tuple[str, Value]:
 
 
 def _note(note: str) -> Value:
+    """Return an operator's note as a value, cut to the length that is kept."""
     return _text(":words", note[: rows.WORDS_CHARACTERS_MAX])
 
 

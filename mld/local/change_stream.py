@@ -117,6 +117,7 @@ class ChangeShard:
         return range(self.span.start, middle), range(middle, self.span.stop)
 
     def close(self, ending: int, closed_s: float) -> None:
+        """End the shard. `ending` is the last sequence number that belongs to it."""
         assert self.is_open and ending >= self.starting
         self.ending = ending
         self.closed_s = max(closed_s, self.created_s)
@@ -253,6 +254,7 @@ class TableStream:
         return name
 
     def _open(self) -> list[ChangeShard]:
+        """Return the open shards, in the order in which they were created."""
         return [shard for shard in self._shards.values() if shard.is_open]
 
     def _take(self, index: int) -> int:

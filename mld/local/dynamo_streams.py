@@ -171,6 +171,9 @@ def _get_records(streams: TableStreams, request: OperationRequest, now: float, r
 
 
 def _page_json(fragments: list[bytes], following: _ChangeIterator | None) -> bytes:
+    """Return a page as JSON. `fragments` are the texts of its records, and `following` is the iterator of the next
+    page; None if the shard has ended.
+    """
     end = b"" if following is None else b',"NextShardIterator":' + json.dumps(str(following)).encode()
     return b'{"Records":[' + b",".join(fragments) + b"]" + end + b"}"
 

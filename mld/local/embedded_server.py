@@ -97,10 +97,14 @@ class EmbeddedServer:
         return time.time() + self.offset_s
 
     def set_offset(self, seconds: float) -> None:
+        """Move the clock so many seconds ahead of the machine's, and wake all subscriptions, which may have something
+        to send then.
+        """
         self.offset_s = seconds
         self._wake_all()
 
     def set_delays(self, delays: StateDelays) -> None:
+        """Set how long streams and consumers stay in states like CREATING."""
         self.delays = delays
         for kinesis in self._kinesis_models.values():
             kinesis.delays = delays
@@ -129,7 +133,9 @@ class EmbeddedServer:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
-        """Return the answer to a request, or a coroutine that answers it through `peer`."""
+        """Return the answer to a request, or a coroutine that answers it through `peer`: if it is a subscription, if
+        moto answers it, or if a test has injected a fault for it.
+        """
         if (reason := self._web_rule.refusal(request.target, request.headers, request.arrived_at)) is not None:
             return error_answer(request.headers, "AccessDeniedException", reason, FORBIDDEN)
         if request.target.startswith(control.PREFIX):
@@ -190,6 +196,7 @@ class EmbeddedServer:
         return self._answer(encoding_of(request.headers), answer.body)
 
     async def _expire(self, peer: Peer) -> None:
+        """Delete the items of all tables whose time to live is over, and answer how many there were."""
         peer.respond(control.json_answer({"expired": await self._others.expire()}))
 
     async def _answer_later(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
@@ -216,6 +223,7 @@ class EmbeddedServer:
             peer.respond(response)
 
     def _answer(self, encoding: Encoding, body: bytes, status: int = 200) -> HttpResponse:
+        """Return an answer of Kinesis in the encoding of its client; `body` is JSON."""
         return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
 
     def _refusal(self, call: Call, request: HttpRequest, error: ServiceError) -> HttpResponse:
@@ -226,13 +234,17 @@ class EmbeddedServer:
         return self._answer(encoding_of(request.headers), error.body, error.status)
 
     def _request_id(self) -> list[tuple[str, str]]:
+        """Return the header with the id of the next request."""
         self._requests += 1
         return [("x-amzn-RequestId", f"00000000-0000-4000-8000-{self._requests:012d}")]
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     async def _subscribe(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
-        """Answer SubscribeToShard by a stream of events, until the subscription ends or the client leaves."""
+        """Answer SubscribeToShard by a stream of events, until the subscription ends or the client leaves. A fault may
+        delay the answer, replace it by an error, or close the connection; a fault with `after_events` takes effect
+        later (`_stream`).
+        """
         encoding = encoding_of(request.headers)
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
@@ -260,7 +272,9 @@ class EmbeddedServer:
     async def _stream(
         self, subscription: ShardSubscription, peer: Peer, encoding: Encoding, wake: asyncio.Event, fault: Fault
     ) -> None:
-        """Send the events of a subscription. `wake` is set when its shard has changed."""
+        """Send the events of a subscription. `wake` is set when its shard has changed. After as many events as
+        `fault.after_events` says, close the connection, or end the subscription with the error of the fault.
+        """
         peer.start_stream(routing.EVENT_STREAM, self._request_id())
         await peer.send(event_frames.initial_response(encoding))
         sent = 0
@@ -299,10 +313,12 @@ class EmbeddedServer:
                 del self._watchers[key]
 
     def _wake(self, key: _Key) -> None:
+        """Wake the subscriptions of a shard that has changed."""
         for event in self._watchers.get(key, ()):
             event.set()
 
     def _wake_all(self) -> None:
+        """Wake all subscriptions."""
         for key in self._watchers:
             self._wake(key)
 

@@ -51,10 +51,12 @@ def _json_of(body: bytes) -> bytes:
 
 
 def _seconds(milliseconds: Any, _immutable: bool) -> float:
+    """Convert a time of CBOR to seconds."""
     return float(milliseconds) / 1000
 
 
 def _base64(value: object) -> str:
+    """Return a byte string as base64, for `json.dumps`. Raises TypeError for any other value."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     raise TypeError(f"a value of type {type(value).__name__}")

@@ -61,6 +61,7 @@ class OtherServices:
         self._importing = self._executor.submit(_import)
 
     def close(self) -> None:
+        """Cancel the requests that wait for moto; later ones get no answer."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -152,4 +153,5 @@ def _import() -> Callable[[str], WsgiApp]:
 
 
 def _error(code: str, message: str) -> HttpResponse:
+    """Return an error in the form of DynamoDB."""
     return HttpResponse(ServiceError(code, message).body, 400, "application/x-amz-json-1.0")

@@ -69,10 +69,14 @@ class Fault:
 
     @property
     def is_late_only(self) -> bool:
+        """Whether the call is performed and answered as usual, perhaps after a delay: it gets no error, and its
+        connection is not closed.
+        """
         return not (self.code or self.drop)
 
     @property
     def refusal(self) -> KinesisError:
+        """The error that the call gets."""
         return KinesisError(self.code, self.message, self.status)
 
     def matches(self, service: str, operation: str, body: bytes) -> bool:
@@ -85,7 +89,9 @@ class Fault:
         )
 
     def fires(self) -> bool:
-        """Count a call that matches, and return whether it gets the fault."""
+        """Count a call that matches, and return whether it gets the fault: not the first `skip` calls, and of the
+        others only the share `rate`.
+        """
         if self.skip > 0:
             self.skip -= 1
             return False

@@ -90,6 +90,7 @@ class Peer(ABC):
             self._task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
+        """Cut the connection if the task that answers has failed, and raise its error, so that asyncio logs it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.abort()
             raise error
@@ -134,12 +135,14 @@ class HttpConnection(asyncio.Protocol, Peer):
     # --- called by asyncio -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the new connection, and the address to which it came."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._arrived_at = local_address(transport)
         self._connections.add(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the client has gone, and cancel the answer that is under way."""
         assert self._transport is not None
         self._connections.discard(self._transport)
         self._transport = None
@@ -159,6 +162,7 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """Continue, because the client takes answers again."""
         self._writable.set()
         self._advance()
 
@@ -175,6 +179,7 @@ class HttpConnection(asyncio.Protocol, Peer):
             self.start_answer(self._handle, request)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
+        """Handle the next request when an answer is complete."""
         self._task = None
         super()._task_done(task)
         self._advance()
@@ -255,10 +260,14 @@ class HttpConnection(asyncio.Protocol, Peer):
             self._transport.close()
 
     def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
+        """Send the head of an answer of unknown length."""
         if self._transport is not None:
             self._transport.write(_head(200, content_type, headers) + b"Transfer-Encoding: chunked\r\n\r\n")
 
     async def send(self, chunk: bytes) -> None:
+        """Send a piece of an answer of unknown length, as a chunk. Then wait, if the client does not take what was
+        sent.
+        """
         if self._transport is not None:
             self._transport.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         await self._writable.wait()
@@ -271,6 +280,7 @@ class HttpConnection(asyncio.Protocol, Peer):
                 self._transport.close()
 
     def abort(self) -> None:
+        """Cut the connection without an answer."""
         if self._transport is not None:
             self._transport.abort()
 

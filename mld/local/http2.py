@@ -44,6 +44,7 @@ class Http2Connection(asyncio.Protocol):
     # --- called by asyncio -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the new connection, and send the settings with which HTTP/2 begins."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.arrived_at = local_address(transport)
@@ -52,6 +53,7 @@ class Http2Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the client has gone, and cancel the work on all its requests."""
         assert self._transport is not None
         self._connections.discard(self._transport)
         self._transport = None
@@ -105,6 +107,7 @@ class Http2Connection(asyncio.Protocol):
             exchange.client_has_gone()
 
     def _drop_all_exchanges(self) -> None:
+        """Give up all exchanges, and cancel the work on their requests."""
         for number in list(self._exchanges):
             self._drop_exchange(number)
 
@@ -158,6 +161,7 @@ class Http2Connection(asyncio.Protocol):
             self._transport.close()
 
     def _flush(self) -> None:
+        """Send the bytes that `h2` has ready for the client."""
         data = self._h2.data_to_send()
         if data and self._transport is not None:
             self._transport.write(data)
@@ -201,6 +205,9 @@ class _Exchange(Peer):
         return self._is_client_there and not self.is_ended
 
     def respond(self, response: HttpResponse) -> None:
+        """Send a whole answer. What the client's flow-control window has no room for follows later
+        (`Http2Connection.pump`).
+        """
         if self.is_open:
             headers = [*response.headers, ("content-length", str(len(response.body)))]
             self._connection.begin_answer(self.number, response.status, response.content_type, headers)
@@ -208,10 +215,12 @@ class _Exchange(Peer):
             self.end_stream()
 
     def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
+        """Send the headers of an answer of unknown length."""
         if self.is_open:
             self._connection.begin_answer(self.number, 200, content_type, headers)
 
     async def send(self, chunk: bytes) -> None:
+        """Send a piece of an answer of unknown length, and wait until the client's flow-control window has taken it."""
         if self.is_open:
             self.unsent += chunk
             self.drained.clear()
@@ -219,9 +228,11 @@ class _Exchange(Peer):
             await self.drained.wait()
 
     def end_stream(self) -> None:
+        """End the answer after the last byte that was queued."""
         if self.is_open:
             self.is_ended = True
             self._connection.pump()
 
     def abort(self) -> None:
+        """End the exchange with an error."""
         self._connection.reset(self.number)

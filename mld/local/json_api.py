@@ -100,6 +100,7 @@ def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> No
 
 @operation
 def delete_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer DeleteStream."""
     kinesis.delete_stream(request.stream(), now=now, with_consumers=request.flag("EnforceConsumerDeletion"))
 
 
@@ -166,31 +167,37 @@ def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> Fie
 
 @operation
 def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer UpdateStreamMode."""
     mode = request.required_nested("StreamModeDetails")
     kinesis.set_mode(request.required("StreamARN"), on_demand=_is_on_demand(mode), now=now)
 
 
 def _is_on_demand(mode: OperationRequest) -> bool:
+    """Return whether the StreamModeDetails of a request ask for the on-demand mode."""
     return mode.choice("StreamMode", _MODES, "streamModeDetails.streamMode") == ON_DEMAND
 
 
 @operation
 def update_stream_record_distribution_strategy(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer the operation that sets how a stream chooses the shards of records."""
     kinesis.set_distribution(request.required("StreamARN"), distributes=_distributes(request), now=now)
 
 
 def _distributes(request: OperationRequest) -> bool:
+    """Return whether a request wants the stream to choose the shards of records itself, without regard to keys."""
     return request.choice(_STRATEGY, _STRATEGIES) == AUTO
 
 
 @operation
 def increase_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer IncreaseStreamRetentionPeriod."""
     hours = request.required_integer("RetentionPeriodHours", -INT_MAX, INT_MAX)
     kinesis.set_retention(request.stream(), hours, increase=True, now=now)
 
 
 @operation
 def decrease_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer DecreaseStreamRetentionPeriod."""
     hours = request.required_integer("RetentionPeriodHours", -INT_MAX, INT_MAX)
     kinesis.set_retention(request.stream(), hours, increase=False, now=now)
 
@@ -215,6 +222,7 @@ def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Fiel
 
 
 def _filter(request: OperationRequest) -> ListFilter:
+    """Return the ShardFilter of a request."""
     kind = FilterType(request.choice("Type", _FILTERS, "shardFilter.type"))
     return ListFilter(kind, request.text("ShardId", NAME), request.timestamp("Timestamp"))
 
@@ -234,17 +242,20 @@ def _shard_json(shard: ShardState) -> Fields:
 
 
 def _present(fields: Fields) -> Fields:
+    """Return the fields whose value is not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 @operation
 def split_shard(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer SplitShard."""
     border = int(request.required("NewStartingHashKey", HASH_KEY))
     kinesis.split_shard(request.stream(), request.required("ShardToSplit", NAME), border, now=now)
 
 
 @operation
 def merge_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer MergeShards."""
     first, second = request.required("ShardToMerge", NAME), request.required("AdjacentShardToMerge", NAME)
     kinesis.merge_shards(request.stream(), first, second, now=now)
 
@@ -265,6 +276,7 @@ def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) 
 
 @operation
 def put_record(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
+    """Answer PutRecord."""
     placed = kinesis.put_record(request.stream(), _entry(request), now=now)
     return _placed(kinesis, request, now, _placed_json(placed), [placed])
 
@@ -281,11 +293,13 @@ def put_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
 
 
 def _entry(request: OperationRequest) -> PutEntry:
+    """Return the record that a request wants to put."""
     explicit = request.text("ExplicitHashKey", HASH_KEY)
     return PutEntry(request.required("Data"), request.text("PartitionKey"), None if explicit is None else int(explicit))
 
 
 def _placed_json(placed: PutResult) -> Fields:
+    """Return the result for one record as answers show it: its place, or why it was refused."""
     if placed.error is not None:
         return {"ErrorCode": placed.error[0], "ErrorMessage": placed.error[1]}
     return {"ShardId": placed.shard_id, "SequenceNumber": placed.sequence}
@@ -350,6 +364,7 @@ def open_subscription(
 
 @operation
 def register_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer RegisterStreamConsumer. As in AWS, the answer shows a new consumer as CREATING."""
     arn, name = request.required("StreamARN"), request.required("ConsumerName", NAME)
     consumer = kinesis.register_consumer(arn, name, now=now)
     return {"Consumer": _consumer_json(consumer, now) | {"ConsumerStatus": "CREATING"}}
@@ -357,6 +372,7 @@ def register_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: f
 
 @operation
 def describe_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Answer DescribeStreamConsumer."""
     consumer = _consumer(kinesis, request, now)
     return {"ConsumerDescription": _consumer_json(consumer, now) | {"StreamARN": consumer.stream_arn}}
 
@@ -375,6 +391,7 @@ def list_stream_consumers(kinesis: Kinesis, request: OperationRequest, now: floa
 
 @operation
 def deregister_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    """Answer DeregisterStreamConsumer."""
     kinesis.deregister_consumer(_consumer(kinesis, request, now), now=now)
 
 

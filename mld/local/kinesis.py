@@ -87,7 +87,7 @@ class Kinesis:
         return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account}:stream/{name}"
 
     def streams(self, now: float) -> list[Stream]:
-        """Return all streams, sorted by name."""
+        """Return all streams, sorted by name. Those whose deletion has ended are removed first."""
         for stream in [s for s in self._streams.values() if s.gone_s is not None and now >= s.gone_s]:
             del self._streams[stream.name]
         return [self._streams[name] for name in sorted(self._streams)]
@@ -282,6 +282,7 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def merge_shards(self, ref: str, shard_id: str, adjacent_id: str, *, now: float) -> None:
+        """Replace two shards with adjacent hash ranges by one."""
         stream = self._reshardable(ref, now)
         stream.merge(self.shard(stream, shard_id), self.shard(stream, adjacent_id), now)
         stream.updated_s = now + self.delays.update_s
@@ -407,7 +408,7 @@ class Kinesis:
         return consumer
 
     def consumers(self, ref: str, *, now: float) -> list[Consumer]:
-        """Return all consumers of a stream, sorted by name."""
+        """Return all consumers of a stream, sorted by name. Those whose deletion has ended are removed first."""
         stream = self.stream(ref, now)
         for name in [c.name for c in stream.consumers.values() if c.is_gone(now)]:
             del stream.consumers[name]
@@ -432,11 +433,15 @@ class Kinesis:
         return found[0]
 
     def deregister_consumer(self, consumer: Consumer, *, now: float) -> None:
+        """Begin to delete a consumer."""
         if consumer.gone_s is None:
             consumer.gone_s = now + self.delays.consumer_s
 
     def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Begin a subscription. Raises KinesisError; errors that happen later are returned by the subscription."""
+        """Begin a subscription, and end the consumer's earlier one to this shard. If that one is younger than
+        TAKEOVER_S, the new one is refused instead. Raises KinesisError; errors that happen later are returned by the
+        subscription.
+        """
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
             raise in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
@@ -478,6 +483,7 @@ def _stream_and_name(arn: str) -> tuple[str, str] | None:
 
 
 def _needs_on_demand(name: str) -> KinesisError:
+    """Return the refusal of a strategy for a stream that is not in on-demand mode."""
     return invalid(f"Stream {name} is not in On-Demand mode: it has no record distribution strategy.")
 
 

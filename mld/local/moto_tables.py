@@ -188,12 +188,14 @@ def _check_specification(operation: str, body: bytes, account: str, region: str)
 
 
 def _backends() -> list[Any]:
+    """Return moto's models of DynamoDB, one for each account and region."""
     from moto.dynamodb.models import dynamodb_backends
 
     return [backend for regions in list(dynamodb_backends.values()) for backend in list(regions.values())]
 
 
 def _tables(account: str, region: str) -> dict[str, Any]:
+    """Return the tables of an account in a region, by name."""
     from moto.dynamodb.models import dynamodb_backends
 
     found: dict[str, Any] = dynamodb_backends[account][region].tables
@@ -201,16 +203,19 @@ def _tables(account: str, region: str) -> dict[str, Any]:
 
 
 def _is_enabled(table: Any) -> bool:
+    """Return whether a table has a stream that is enabled, and that reports its changes to us."""
     return bool((table.stream_specification or {}).get("StreamEnabled")) and isinstance(
         table.stream_shard, _ChangeRecorder
     )
 
 
 def _key(table: Any) -> TableStreamKey:
+    """Return what identifies the stream of a table in our model."""
     return TableStreamKey(table.account_id, table.region_name, table.name, table.latest_stream_label)
 
 
 def _label(at_ms: int) -> str:
+    """Return the label of a stream that was enabled at this time (epoch milliseconds), as DynamoDB writes it."""
     at = datetime.fromtimestamp(at_ms // 1000, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}"
 
@@ -229,6 +234,7 @@ def _expired(table: Any, now_s: float) -> list[Any]:
 
 
 def _plain_item(item: Any) -> dict[str, Any] | None:
+    """Return a copy of one of moto's items as DynamoDB JSON; None if there is no item."""
     return None if item is None else {name: _plain(value) for name, value in item.attrs.items()}
 
 
@@ -247,4 +253,5 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _text(content: Any) -> str:
+    """Return the content of a value as text: bytes as base64, a number in digits."""
     return base64.b64encode(content).decode() if isinstance(content, bytes) else str(content)

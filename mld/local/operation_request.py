@@ -45,6 +45,7 @@ class OperationRequest:
         return None if value is None else str(value)
 
     def required(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
+        """Return a text that the request must have."""
         return _needed(key, self.text(key, pattern))
 
     def integer(self, key: str, low: int, high: int) -> int | None:
@@ -58,6 +59,7 @@ class OperationRequest:
         return None if value is None else int(value)
 
     def required_integer(self, key: str, low: int, high: int) -> int:
+        """Return a whole number that the request must have."""
         return _needed(key, self.integer(key, low, high))
 
     def timestamp(self, key: str) -> float | None:
@@ -66,13 +68,16 @@ class OperationRequest:
         return None if value is None else float(value)
 
     def flag(self, key: str) -> bool:
+        """Return a field that is true or false; False if it is absent."""
         return bool(self._get(key, bool))
 
     def nested(self, key: str) -> OperationRequest | None:
+        """Return the fields of a structure in the request; None if it is absent."""
         value = self._get(key, dict)
         return None if value is None else OperationRequest(value)
 
     def required_nested(self, key: str) -> OperationRequest:
+        """Return the fields of a structure that the request must have."""
         return _needed(key, self.nested(key))
 
     def choice(self, key: str, values: Collection[str], where: str = "") -> str:
@@ -136,12 +141,14 @@ class OperationRequest:
 
 
 def _needed(key: str, value: T | None) -> T:
+    """Return a value of the field `key`. Raises KinesisError if it is None, because the request lacks the field."""
     if value is None:
         raise missing(_camel(key))
     return value
 
 
 def _camel(key: str) -> str:
+    """Return the name of a field as AWS writes it in errors: with a small first letter."""
     return key[:1].lower() + key[1:]
 
 

@@ -90,11 +90,13 @@ class ShardState:
         return self.closed_s is None
 
     def close(self, ending: int, closed_s: float) -> None:
+        """End the shard. `ending` is the last sequence number that belongs to it."""
         assert self.is_open and ending >= self.starting
         self.ending = ending
         self.closed_s = closed_s
 
     def as_child(self) -> ChildShard:
+        """Return the shard as the end of its parents names it."""
         parents = (self.parent, self.adjacent_parent)
         return ChildShard(self.shard_id, frozenset(shard_id(p) for p in parents if p is not None), self.hash_range)
 
@@ -216,6 +218,7 @@ class Stream:
         return self._open
 
     def shard(self, shard_id: str) -> ShardState | None:
+        """Return the shard with this id; None if there is none."""
         index = shard_index(shard_id)
         return None if index is None else self.shards.get(index)
 
@@ -301,6 +304,7 @@ class Stream:
 
 
 def _require_open(shard: ShardState) -> None:
+    """Raise InvalidArgument if the shard is closed."""
     if not shard.is_open:
         raise invalid(f"Shard {shard.shard_id} has already been merged or split.")
 

@@ -27,14 +27,17 @@ class TableStreams:
     def enable(
         self, key: TableStreamKey, view: ViewType, key_schema: Sequence[dict[str, str]], *, now: float
     ) -> TableStream:
+        """Begin the stream of a table, and return it. If it exists already, it stays as it is."""
         return self._streams.setdefault(key.arn, TableStream(key, view, key_schema, now))
 
     def disable(self, arn: str, *, now: float) -> None:
+        """End the stream with this ARN, if there is one that is enabled. It can be read for another day."""
         stream = self._streams.get(arn)
         if stream is not None and stream.is_enabled:
             stream.disable(now)
 
     def record(self, arn: str, changes: Sequence[ItemChange], *, now: float) -> None:
+        """Add the records of these changes to a stream."""
         for change in changes:
             self._streams[arn].record(change, now)
 

@@ -160,6 +160,7 @@ class WithPriority(logging.Formatter):
         self._inner = inner
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of the event, each with the event's priority before it."""
         mark = f"<{_priority(record.levelno)}>"
         return "\n".join(mark + line for line in self._inner.format(record).split("\n"))
 
@@ -183,6 +184,7 @@ class JsonLines(JsonFormatter):
         self._scrub = scrub
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the event as JSON. Its message, fields and trace are scrubbed of secrets first."""
         fit = _copy(record, _message(record), self._scrub)
         fit.stack_info = record.stack_info and self._scrub(record.stack_info)
         fit.exc_text, fit.exc_info = _trace(record, self._scrub), None
@@ -209,7 +211,9 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _copy(record: logging.LogRecord, message: str, fit: Fit) -> logging.LogRecord:
-    """Return a copy of the event with this message, in which every text has gone through `fit`."""
+    """Return a copy of the event with this message, in which every text has gone through `fit`. If several streams are
+    read, the copy also names the stream for which the present task works.
+    """
     copied = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes ten times as long
     vars(copied).update(vars(record))
     stream = OF_THIS_STREAM.get()
@@ -264,10 +268,12 @@ def _trace(record: logging.LogRecord, scrub: Scrubber) -> str | None:
 
 
 def _indented(text: str | None) -> str | None:
+    """Return the lines of a trace, each printable and indented; None without a trace."""
     return "\n".join(INDENT + printable(line) for line in text.split("\n")) if text else None
 
 
 def _field_text(value: object) -> str:
+    """Return the value of a field as text, in quotes if it has a blank or quotes, or is empty."""
     text = _shown(value)
     return json.dumps(text, ensure_ascii=False) if " " in text or '"' in text or not text else text
 

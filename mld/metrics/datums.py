@@ -206,13 +206,16 @@ class DatumQueue:
         return taken
 
     def _drop_oldest(self) -> None:
+        """Drop and count the oldest datums beyond `size_max`."""
         while len(self._waiting) > self._size_max:
             self._waiting.popleft()
             self.dropped += 1
 
 
 def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
-    """Split the datums into as few requests as CloudWatch's limits allow."""
+    """Split the datums into as few requests as CloudWatch's limits allow: in number, and in bytes, of which an upper
+    estimate is made for each datum.
+    """
     batch: list[Datum] = []
     size = 0
     for datum in datums:

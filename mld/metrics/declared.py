@@ -15,7 +15,8 @@ from mld.metrics.instruments import Calls, Spread, StatisticSet, Tally
 
 
 def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
-    """Yield the metrics of Prometheus that the dataclass `part` declares.
+    """Yield the metrics of Prometheus that the dataclass `part` declares by its fields and by methods marked `shown`,
+    each with the function that reads its value.
 
     All metrics of a worker are read from one object, for example `Metrics`. `reach` returns the instance of `part` that
     this object holds, or None. `labels` come before the labels of each metric.
@@ -28,6 +29,7 @@ def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda ow
 
 
 def _value_of(name: str) -> Callable[[Any, Instant], Any]:
+    """Return a function that reads the attribute `name` of a part."""
     return lambda part, _: getattr(part, name)
 
 
@@ -58,8 +60,8 @@ def _reading(
 
 
 def declared(part: type) -> Iterator[Declared]:
-    """Yield the instruments of a dataclass that KCL has names for. Metrics that name no operation get the `OPERATION`
-    of the class.
+    """Yield the instruments of a dataclass that KCL has names for: one `Declared` for each part of an instrument whose
+    values are sent. Metrics that name no operation get the `OPERATION` of the class.
     """
     for one in fields(part):
         java: tuple[JavaMetric, ...] = one.metadata.get(JAVA, ())

@@ -184,6 +184,9 @@ def shown(name: str, help_text: str, *labels: str, java: str = "") -> Callable[[
 
 
 def _instrument(make: Callable[[], Any], metric: Metric, java: tuple[JavaMetric, ...] = ()) -> Any:
+    """Return a field with an instrument that `make` makes, published to Prometheus as `metric` and under KCL's names in
+    `java`.
+    """
     return field(init=False, default_factory=make, metadata={METRIC: metric, JAVA: java})
 
 
@@ -231,6 +234,9 @@ def success_and_time(
 def _time(
     operation: str, name: str, level: MetricsLevel, dimensions: frozenset[Dimension], part: str = "seconds"
 ) -> JavaMetric:
+    """Return KCL's metric for durations in seconds, which are sent in milliseconds. `part` names the attribute of the
+    instrument that has them.
+    """
     return JavaMetric(operation, name, MILLIS, level, dimensions, part=part, scale=MILLIS_PER_SECOND)
 
 

@@ -20,6 +20,7 @@ class DiskMetrics:
     rooms: dict[DiskPlace, DiskRoom | None] = field(init=False, default_factory=dict)
 
     def _known(self) -> Mapping[str, DiskRoom]:
+        """Return the results of the places that have answered, by name."""
         return {place.name: room for place, room in self.rooms.items() if room is not None}
 
     @shown("mld_disk_free_bytes", "Room for the daemon's user where it writes.", "place")

@@ -114,8 +114,9 @@ class EventBuffer:
         lines: Sequence[str] = (),
         ago_s: float = 0.0,
     ) -> None:
-        """Add an event that happened `ago_s` seconds ago, for the history in the lease table. Moves to one worker with
-        the same text are kept together; there are at most `BUFFERED_MAX` of these groups.
+        """Add an event that happened `ago_s` seconds ago, for the history in the lease table. Moves of leases to the
+        same worker with the same text form a group, of which only the first few are kept and the others counted. There
+        are at most `BUFFERED_MAX` groups.
         """
         event = Event(kind, text, shard, worker, int(self.wall() - ago_s), tuple(lines)[-LINES_MAX:])
         if kind is not EventKind.MOVED:
@@ -209,6 +210,7 @@ def shortened(text: str) -> str:
 
 
 def _characters(event: Event) -> int:
+    """Return how many characters of text an event has."""
     return len(event.text) + len(event.shard) + len(event.worker) + sum(map(len, event.lines))
 
 

@@ -67,7 +67,9 @@ class RenewalCounts(Operation, name="RenewAllLeases"):
     _ok: bool = field(init=False, default=True)
 
     def ticked(self, held: int, now: float) -> None:
-        """Count the renewals since the last tick. Now the renewal of all `held` leases begins again."""
+        """Note a tick, at which the renewal of all `held` leases begins again. Count the renewals since the last tick
+        as one call, with the time until the last answer, and the leases that were lost meanwhile.
+        """
         if self._began_at is not None:
             self.all.note(self._ok, self._answered_at - self._began_at)
         self._began_at, self._answered_at, self._ok = now, now, True

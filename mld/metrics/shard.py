@@ -75,11 +75,12 @@ class FetchResult(Enum):
 
 
 def none_waits() -> int:
+    """Return 0: without a reader, no payload waits in a buffer."""
     return 0
 
 
 def nobody_asks(_key: str, _is_reached: bool) -> None:
-    pass
+    """Do nothing. This is `on_tip` if nobody wants to know when the shard's tip is reached."""
 
 
 @dataclass(slots=True, eq=False)
@@ -328,7 +329,9 @@ class ShardMetrics:
             self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
 
     def done(self) -> None:
-        """Note that the child has answered for all records that were taken from the reader."""
+        """Note that the child has answered for all records that were taken from the reader, so that it has none in
+        hand. If they reached up to the tip of the shard, the tip is reached.
+        """
         self.moved_wall_s = self.oldest_wall_s = None
         self.outstanding = 0
         if self._is_tip_taken:
@@ -342,9 +345,8 @@ class ShardMetrics:
         self.outstanding, self.oldest_wall_s, self.moved_wall_s = pages, oldest_wall_s, moved_wall_s
 
     def reached_tip(self) -> None:
-        """Note that all records up to the tip of the shard were taken from the reader.
-
-        The tip counts as reached once the children have answered for all of them.
+        """Note that all records up to the tip of the shard were taken from the reader. If no child has unanswered
+        records, the tip is reached (`on_tip`); otherwise `done` calls this again when all are answered.
         """
         self._is_tip_taken = True
         if not self.outstanding:

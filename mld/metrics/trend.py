@@ -27,7 +27,9 @@ class Trend:
         self._step = at_s // TREND_STEP_S
 
     def noted(self, lag_ms: int | None, wall_s: float) -> str:
-        """Add this lag and return the letters. Of several lags in one step the greatest remains."""
+        """Add this lag (None: unknown) and return the letters. Of several lags in one step the greatest remains. Steps
+        since the last call that got no lag are filled with NO_LAG.
+        """
         letter = NO_LAG
         if lag_ms is not None:
             level = 0 if lag_ms < 1000 else 1 + int(LEVELS_PER_DOUBLING * math.log2(lag_ms / 1000))

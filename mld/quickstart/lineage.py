@@ -99,7 +99,9 @@ class TourOutcome:
 
 
 def expected(put: Iterable[Put]) -> TourOutcome:
-    """Return what the sinks should have after these records."""
+    """Return what the sinks should have after these records. A record that is not JSON is a dead letter, and a click of
+    a crawler is left out. Every other click is a row, and counts in the sums of its minute and section.
+    """
     rows: list[tuple[str, int, int]] = []
     dead: list[tuple[str, int, str]] = []
     minutes: dict[Cell, Sums] = {}

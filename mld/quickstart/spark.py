@@ -118,6 +118,7 @@ class SparkTour(Tour):
 
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the daemon of the tour. The process that reads the sinks, if it was started, ends with it."""
         with super().daemon() as daemon, ExitStack() as self._readers:
             yield daemon
 
@@ -184,6 +185,7 @@ class SparkTour(Tour):
         return json.loads(text)
 
     def _dead_letters(self) -> Iterator[tuple[str, int, str]]:
+        """Yield the records in the dead letter: shard, sequence number and data of each."""
         for file in sorted((self.lake / DEAD_LETTER).glob("c[0-9]*.json")):
             for letter in map(json.loads, file.read_text("utf-8").splitlines()):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()

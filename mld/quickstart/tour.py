@@ -146,6 +146,7 @@ class Tour(ABC):
         return self.directory / "daemon.log"
 
     def say(self, text: str, head: Text | None = None) -> None:
+        """Print a text, with unprintable characters made visible. `head` comes before it, in a colour of its own."""
         self.console.print((head or Text()) + Text(printable(text)), soft_wrap=True)
 
     @contextmanager
@@ -172,6 +173,7 @@ class Tour(ABC):
 
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the daemon of the tour, with its status page, until the context is left."""
         with self.run_daemon(self.properties_file, self.log_file, "-D", f"mld.http={self.page}") as daemon:
             yield daemon
 
@@ -267,11 +269,13 @@ class Tour(ABC):
             progress.update(bar, completed=self.processed())
 
     def _check_alive(self, daemon: subprocess.Popen[bytes]) -> None:
+        """Raise QuickstartError if the daemon has ended. If a signal has come that ends the tour, raise SystemExit."""
         self.end_signal.raise_if_received()
         if daemon.poll() is not None:
             raise QuickstartError(f"the daemon ended with status {daemon.returncode}; see {self.log_file}")
 
     def _progress(self) -> Progress:
+        """Return a progress bar that is shown while its context is open."""
         return Progress(
             TextColumn("{task.description:<20}"),
             BarColumn(),

@@ -54,10 +54,12 @@ class EndSignal:
     number: int | None = None
 
     def receive(self, number: int, _: FrameType | None) -> None:
+        """Remember the signal, and end the tour. Python calls this when the signal comes."""
         self.number = number
         self.raise_if_received()
 
     def raise_if_received(self) -> None:
+        """Raise SystemExit if the signal has come."""
         if self.number is not None:
             raise SystemExit(128 + self.number)
 
@@ -153,8 +155,8 @@ def _ends_with_us() -> Callable[[], None] | None:
 
 
 def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """Return the endpoint that the embedded AWS prints on its first line. Raises QuickstartError if it does not
-    start.
+    """Return the endpoint that the embedded AWS prints on its first line. If it prints nothing within SERVER_START_S,
+    it is killed. Raises QuickstartError if it does not start.
     """
     assert server.stdout is not None
     limit = threading.Timer(SERVER_START_S, server.kill)

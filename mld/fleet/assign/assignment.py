@@ -132,7 +132,10 @@ def decide(
 
 
 def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
-    """Assign stuck and waiting leases until no worker has room. Return how many of them stay with their owner."""
+    """Assign the leases whose handoff is overdue (stuck), and then those without a living owner (waiting), until no
+    worker has room. Return how many of the waiting leases stay with their owner, because it is the best worker for them
+    anyway.
+    """
     _force_stuck(view, queue)
     kept = 0
     for number in range(len(view.waiting)):
@@ -166,8 +169,8 @@ def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | Non
 
 
 def _force_stuck(view: View, queue: Queue) -> None:
-    """Assign each lease whose handoff is overdue to its next owner. If that one is gone, full or drained, another
-    worker gets the lease.
+    """Assign each lease whose handoff is overdue to its next owner, or to the best worker with room if the next owner
+    is gone, full or drained.
     """
     for lease in view.stuck:
         load = view.loads.get(lease.owner or "") or queue.pop()
@@ -178,7 +181,9 @@ def _force_stuck(view: View, queue: Queue) -> None:
 
 
 def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
-    """Move a lease to the worker of `load`. Queue both workers again, because the ranks of both have changed."""
+    """Move a lease to the worker of `load`, and queue that worker and the old owner again, because the ranks of both
+    have changed.
+    """
     view.move(lease, load, why)
     source = view.loads.get(lease.actual_owner or "")
     if source is not None:
@@ -190,8 +195,8 @@ def _give(view: View, queue: Queue, lease: Lease, load: Load, why: Why) -> None:
 
 
 def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
-    """Move leases away from the workers that are too far above the average, first from the one with the most weight to
-    give.
+    """Move leases away from the workers whose load is too far above the average, to workers below it. The worker that
+    has to give the most weight comes first.
     """
     sources = _sources(view)
     yield
@@ -279,7 +284,7 @@ def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) ->
 
 
 def _place(view: View, queue: Queue, source: Load, lease: Lease) -> bool:
-    """Move the lease to the best worker that has room for it; return False if there is none."""
+    """Move a lease from the worker `source` to the best worker that has room for it. Return False if there is none."""
     recipient = _recipient(view, queue, source, view.weight(lease))
     if recipient is None:
         return False

@@ -205,7 +205,10 @@ class FailoverWatcher:
             self._looked_at = newest.ended_at
 
     async def _see(self, view: SeenTable) -> None:
-        """Note everything that a view of the whole table shows."""
+        """Use a view of the whole table as a look: note which workers live and which leases are due (`takeover`), pass
+        our own leases on to discovery, and wake the assigner if leases are free or a worker has started on the machine
+        of another. If the leader shows no life, also hand a lease to a worker that has none (`_welcome`).
+        """
         scan, now = view.scan, view.ended_at
         read = await in_turns(reports_among(scan.others))
         found = read.reports
@@ -265,7 +268,9 @@ class FailoverWatcher:
             await self._writer.in_time(self._give(move, written), written, self._read_s)
 
     async def _give(self, move: Move, written: Written) -> None:
-        """Hand one of our leases to a worker that has none."""
+        """Hand one of our leases to a worker that has none. If that succeeds, watch the worker from now on (`gave`),
+        and log it.
+        """
         await self._writer.write([move], written)
         if written.done:
             self.gave()
@@ -292,7 +297,7 @@ class FailoverWatcher:
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, part_count: int) -> None:
-        """Read one part of the table, and note the leases in it."""
+        """Read one part of the table, and note the leases in it: when they become due, and whether they have owners."""
         scan: TableScan = await self.table.scan((part, part_count))
         await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
         self._note_free(scan.leases)
@@ -330,7 +335,9 @@ class FailoverWatcher:
     # --- taking -------------------------------------------------------------------------------------------------------
 
     async def _take_until(self, look_at: float) -> None:
-        """Take leases as they become due, until the next look is due (`look_at`) or something wakes this loop."""
+        """Take leases as they become due, until the next look is due (`look_at`) or something wakes this loop. If the
+        last look is too old, take nothing before the next one.
+        """
         while (now := self.clock.monotonic()) < look_at and not self._woken.is_set():
             due_at = look_at
             fresh_s = self.takeover.whole_period_s() + LOOK_PERIOD_S if self.membership.is_alone else FRESH_S

@@ -65,7 +65,9 @@ class LiveWorker:
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
-    """Return the live worker that a report describes (coordination#report-judgement)."""
+    """Return the worker that a report describes, with the average load by which it is judged
+    (coordination#report-judgement). A default worker (`reports.is_default`) has no figures of its own.
+    """
     is_drained = reports.is_drained(report)
     if reports.is_default(report):
         return LiveWorker(report.worker, is_drained=is_drained)
@@ -287,8 +289,8 @@ def survey(
     *,
     wall_s: float,
 ) -> Steps[View]:
-    """Make the view for one run, from the leases of a scan and what was observed of them. If `workers` has a worker
-    twice, its last entry counts.
+    """Make the view for one run from the leases of a scan and what was observed of them: the leases that wait for an
+    owner, those that may be moved, and the load of each worker. If `workers` has a worker twice, its last entry counts.
     """
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
@@ -353,8 +355,8 @@ def is_pinned(lease: Lease, wall_s: float) -> bool:
 
 
 def _sort_out_handoff(view: View, lease: Lease, weight: float, source: Load | None, *, is_blocked: bool) -> None:
-    """Note a lease that is being handed off: as stuck if the deadline has passed; else as leaving its old owner
-    (`source`) and arriving at its next owner.
+    """Note a lease that is being handed off. While its deadline has not passed (`is_blocked`), it is leaving its old
+    owner (`source`) and arriving at its next owner; afterwards it is stuck.
     """
     if not is_blocked:
         if not lease.is_complete:

@@ -179,7 +179,7 @@ class Takeover:
                 yield
 
     def _saw(self, lease: Lease, now: float) -> None:
-        """Note the row of a lease as just read, and when the lease becomes due for take-over."""
+        """Note the row of a lease as it was just read, and compute when the lease becomes due for take-over."""
         self.observations.saw(lease, now)
         key, owner = lease.key, lease.actual_owner
         self._rows[key] = lease
@@ -195,7 +195,9 @@ class Takeover:
         self._owned.forget(key)
 
     def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
-        """Return (the owners of leases, those of them that have renewed a lease), in steps."""
+        """Return two sets, in steps: the owners of leases, and those of them that have a lease which moved within a
+        lease duration (`Observations`), as it does when it is renewed.
+        """
         owning: set[str] = set()
         renewing: set[str] = set()
         for number, lease in enumerate(leases):
@@ -208,7 +210,8 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Take the additional time away from Java workers that are known to renew leases (`_renewed_once`), but renew
+        """Make the leases of some Java workers due without the additional time, which is meant for workers that still
+        have to discover a new lease: the leases of workers that have renewed leases before (`_renewed_once`), and renew
         none now.
         """
         dead = self.membership.silent & self._renewed_once

@@ -28,7 +28,9 @@ class JavaRandom:
         self._state = (seed ^ _MULTIPLIER) & _STATE_MASK
 
     def next_int(self, bound: int) -> int:
-        """Return the next `nextInt(bound)`: 0 <= result < bound, for 1 <= bound < 2**31."""
+        """Return the next `nextInt(bound)`: 0 <= result < bound, for 1 <= bound < 2**31. As in Java, numbers above the
+        last multiple of `bound` are drawn again, so that all results are equally likely.
+        """
         assert 0 < bound < 1 << _INT_BITS
         if bound & (bound - 1) == 0:
             return (bound * self._next_31()) >> _INT_BITS

@@ -188,7 +188,9 @@ class LockElection(LeaderDecider):
     # --- the check ----------------------------------------------------------------------------------------------------
 
     def _is_in_place(self) -> bool:
-        """Return whether the lock is still to be in the table that this election uses."""
+        """Return whether the lock still belongs in the table that this election uses. It belongs in another one after
+        the fleet has moved its rows into a single table.
+        """
         return self._used is not None and self._used.place == self.table().place
 
     async def _check_once(self) -> bool:

@@ -40,7 +40,9 @@ class Outline:
 
 
 def outline(found: Iterable[Row]) -> Outline:
-    """Return the outline of a table with these rows."""
+    """Return the outline of a table with these rows. Leases without a counter are left out. Of the other rows only
+    those count that belong to a fleet: their type is one of a fleet's rows, or their key begins with `mld`.
+    """
     leases, has_untyped, has_others = {}, False, False
     for row in found:
         key = str(row[rows.KEY]["S"])

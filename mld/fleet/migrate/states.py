@@ -167,10 +167,12 @@ def _entry(kind: Kind[StateT], item: Row) -> HistoryEntry:
 
 
 def _text(item: Row, name: str) -> str | None:
+    """Return an attribute that is a string; None if it is absent or damaged."""
     value = item.get(name, {}).get("S")
     return value if isinstance(value, str) else None
 
 
 def _integer(item: Row, name: str) -> int | None:
+    """Return an attribute that is a whole number; None if it is absent or damaged."""
     text = str(item.get(name, {}).get("N", ""))
     return int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else None

@@ -51,7 +51,7 @@ def parse_proc_stat(text: str) -> ProcStat:
 
 def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
     """Return the busy percentage between two readings; None if no time has passed, or the counters ran backwards. If
-    only `iowait` ran backwards, the machine may count as idle (0).
+    `iowait` ran backwards by more than the busy time, the machine counts as idle (0).
     """
     total = now.total - before.total
     idle = now.idle - before.idle
@@ -150,9 +150,11 @@ def parse_ecs_online(document: Any) -> int:
 
 
 def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
-    """Return how many CPUs a container may use: its share of the task's limit.
+    """Return how many CPUs a container may use: the task's limit, multiplied by the container's share of the CPU
+    settings of all containers of the task.
 
-    `container` is the document at `<base>`, `task` the one at `<base>/task`.
+    `container` is the document at `<base>`, `task` the one at `<base>/task`; `online` is the number of the host's CPUs,
+    which stands for a missing limit of the task.
     """
     task_limit = _ecs_number(_limits(task), "CPU", 0.0) or float(online)
     shares = {
@@ -196,6 +198,7 @@ def _member_or_empty(value: Any) -> Mapping[str, Any]:
 
 
 def _member_list(document: Any, name: str) -> list[Any]:
+    """Return a member that should be a list; empty if it is missing or no list."""
     value = _member_or_empty(document).get(name)
     return value if isinstance(value, list) else []
 

@@ -76,6 +76,7 @@ class Sightings:
             self._times.begin(worker, self._times.value(worker), self._times.since(worker))
 
     def forget(self) -> None:
+        """Forget all reports and clocks that were seen."""
         self._times.forget_all()
         self._off_s.clear()
 
