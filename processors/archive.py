@@ -97,7 +97,9 @@ class ShardFile:
         return self._last
 
     def append(self, records: Sequence[Record]) -> int:
-        """Write and fsync the records that are not in the file yet, and return how many."""
+        """Write and fsync the records that are not in the file yet, and return how many. First read the lines that
+        another process has appended meanwhile.
+        """
         with self.locked():
             self._check_in_place()
             if os.fstat(self._fd).st_size != self._end:

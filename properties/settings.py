@@ -429,7 +429,9 @@ class TableSettings:
 
 
 def _legacy_table(stem: str, bean: str, table: str, default_name: str) -> Any:
-    """Declare a legacy table (configuration#derived-names): the key for its name, and the keys for creating it."""
+    """Declare a legacy table (configuration#derived-names): the key for its name, and the keys for creating it. Their
+    names begin with `stem`, or in Java's dotted form with the name of the `bean`. `table` is for the texts.
+    """
 
     def of(field: str, suffix: str, kind: ValueKind, meaning: str, default: object, **more: Any) -> Key:
         """Return the key that sets `field`. Its name is `stem` with this suffix."""

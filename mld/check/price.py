@@ -78,7 +78,11 @@ class Rates:
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
-    """Return the units that a fleet at rest takes in an hour. There must be at least one lease and one worker."""
+    """Return the units that a fleet at rest takes in an hour. There must be at least one lease and one worker.
+
+    Written are: renewals of all leases, reports of all workers, and heartbeats of the leader's lock. Read are: the
+    owner index, in which workers find their leases; the whole table; and the lock, by the workers that do not lead.
+    """
     holders = min(leases, workers)
     renewals = leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
     reports = workers * _per_hour(rates.report_period_s)

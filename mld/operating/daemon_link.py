@@ -92,7 +92,7 @@ class DaemonLink:
                 return
 
     def _pid_or_place(self, connection: socket.socket) -> str:
-        """Return words for an error that name the daemon: its pid, or its socket if the system does not tell its pid."""
+        """Return words for an error that name the daemon: its pid, or its socket if the pid is unknown."""
         peer = control_place.peer_of(connection)
         return f"at {self.place.path}" if peer is None else f"with pid {peer.pid}"
 
@@ -138,7 +138,10 @@ def _timeval(seconds: float) -> bytes:
 
 @contextmanager
 def _address_of(place: ControlPlace) -> Iterator[str]:
-    """Yield an address by which the socket can be reached inside this context. Raises ControlPlaceError."""
+    """Yield an address by which the socket can be reached inside this context. It leads through an open descriptor of
+    the directory, because the address of a socket must be short. Raises ControlPlaceError if the directory is not
+    private.
+    """
     handle = control_place.open_directory(place.directory, os.geteuid(), make=False)
     try:
         yield control_place.address_of(handle, place.directory, place.name)

@@ -2,6 +2,10 @@
 
 A page is a file that Spark reads. The child counts the lines of records that the daemon sends; the host reports up to
 which line all records are in the sinks. This module is quick to import, because a child has to start quickly.
+
+The frames (`link`): the child says HELLO and gets READY. Before each line of records it asks for ROOM, and waits for
+GO. It reports a complete page by PAGE, also when the host asks for the page by CUT. The host reports commits by
+COMMITTED, or by FAILED that the shard has to stop; SAID has lines for the daemon's log.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class Pipeline:
         self._hook("setup", session)
 
     def check_imports(self) -> None:
-        """Run the import statements at the top level of the user's function `setup`. Raises PipelineError."""
+        """Run the import statements at the top level of the user's function `setup`, without the rest of it: so
+        `mld-spark --check` finds a missing package without a session. Raises PipelineError."""
         hook = getattr(self._module, "setup", None)
         if inspect.isfunction(hook):
             (function,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body

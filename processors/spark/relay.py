@@ -80,7 +80,9 @@ class ChildRelay:
         """The position of the checkpoint that was requested and whose reply has not come; None if there is none."""
 
     def serve(self) -> None:
-        """Serve until the daemon closes our input. Raises FatalError."""
+        """Serve until the daemon closes our input. Each line is an action, which gets a status as its answer, or the
+        reply to a checkpoint that we have asked for. Raises FatalError.
+        """
         while line := self._next_line():
             message = RECORDS if line.startswith(RECORDS_START) else _message(line)
             action = message["action"]
@@ -127,7 +129,9 @@ class ChildRelay:
             self._checkpoint()
 
     def _shutdown_requested(self) -> None:
-        """Have all records committed, as far as the time allows, and checkpoint the committed ones."""
+        """Ask the host to commit all records, and wait for that as long as the time allows. Then checkpoint those that
+        are committed.
+        """
         if (host := self._settled()) is not None:
             if not self._flush(host):
                 sys.stderr.write(
@@ -137,8 +141,9 @@ class ChildRelay:
                 self._ask_patiently(*host.position)
 
     def _shard_ended(self) -> None:
-        """Have all records committed, have the sinks record the shard's end, and checkpoint the end (a checkpoint
-        without a position). Do nothing once the lease is lost. Raises FatalError.
+        """Ask the host to commit all records, and then to note the shard's end in the sinks. Once that is done,
+        checkpoint the end, by a checkpoint without a position. Do nothing once the lease is lost. Raises FatalError if
+        the host does not do it in time.
         """
         if (host := self._settled()) is not None:
             if not self._flush(host) or not host.asked(link.ENDED, lambda: host.may_go):

@@ -106,7 +106,9 @@ class LetterReplay:
 
 
 def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
-    """Return the settings, with the same writer identity as the daemon's. Raises SettingsError."""
+    """Return the settings, with the same writer identity as the daemon's. If the environment does not identify the
+    stream, Kinesis is asked for the stream's ARN and time of creation, as the daemon does. Raises SettingsError.
+    """
     settings = load(file, (), env)
     if settings.dead_letter is None:
         raise SettingsError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
@@ -141,6 +143,7 @@ def _stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 async def _described(settings: Settings) -> Mapping[str, str]:
+    """Ask Kinesis about the stream, and return the variables that identify it."""
     async with streams_of(settings) as streams:
         return await StreamNaming(streams, LoopClock()).variables()
 

@@ -132,9 +132,10 @@ def become(request: Request, group: int, descriptors: Sequence[int], line: int, 
     """Give this fork everything that a plain child has, then send its process id to the stub. Return the descriptor of
     the connection to the stub.
 
-    `descriptors` are the stub's standard streams, `line` is the connection, `group` is as for `setpgid`. Raises OSError
-    if the stub is gone. Each Python function that runs here costs every child some pages of memory, because reference
-    counts change, so this calls the interpreter's own functions where possible."""
+    `descriptors` are the stub's standard streams, `line` is the connection, `group` is as for `setpgid`. `handlers` are
+    the handlers of the signals that the server ignores. Raises OSError if the stub is gone. Each Python function that
+    runs here costs every child some pages of memory, because reference counts change, so this calls the interpreter's
+    own functions where possible."""
     os.setpgid(0, group)
     os.dup2(descriptors[0], 0)
     os.dup2(descriptors[1], 1)

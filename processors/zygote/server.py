@@ -186,7 +186,10 @@ class Server:
     # --- one request; little code, because children do not share the pages that are written between two forks ---------
 
     def _accept(self, handlers: Mapping[int, Any]) -> int | None:
-        """Answer one stub. In the child, return the descriptor of its connection to the stub; in the server, None."""
+        """Answer one stub. In the child, return the descriptor of its connection to the stub; in the server, None.
+
+        `handlers` are the handlers of the signals that the server ignores; the child gets them back.
+        """
         try:
             descriptor, _ = self._listener._accept()  # type: ignore[attr-defined]  # without the object around it
         except OSError:
@@ -228,7 +231,9 @@ class Server:
     ) -> int | None:
         """Fork a child. Return its connection to the stub in the child, None in the server.
 
-        If its stub is killed, the child is killed, too. If the owner ends, the child reads the end of its input.
+        If its stub is killed, the child is killed, too, unless it leads a process group of its own. If the owner ends,
+        the child reads the end of its input. `descriptors` are the stub's standard streams; `group` is the process
+        group that the child joins (0: a new one).
         """
         pid = os.fork()
         if pid == 0:
@@ -315,7 +320,10 @@ class Server:
 
 
 def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
-    """Return the request and its descriptors; the caller has to close them. Raises OSError or ValueError."""
+    """Return the request and its descriptors; the caller has to close them. Raises OSError or ValueError.
+
+    A request is its length as decimal digits, and then as many bytes. The descriptors come with the first part.
+    """
     connection.settimeout(REQUEST_TIMEOUT_S)
     data, ancillary, _, _ = connection.recvmsg(65536, _ANCILLARY_BYTES, _socket.MSG_CMSG_CLOEXEC)
     packed = b"".join(part for _, kind, part in ancillary if kind == _socket.SCM_RIGHTS)

@@ -92,8 +92,8 @@ class Forks:
         return connection
 
     def _start(self) -> _socket.socket | None:
-        """Start a server unless another stub has just done so, and return a connection to it. Return None if there is
-        no connection, or a server has noted that this script is not to be forked."""
+        """Start a server unless another stub has just done so, and return a connection to it. Return None if the server
+        cannot be reached, or if a server has noted that this script is not to be forked."""
         import fcntl
 
         lock = fork_requests.open_runtime_directory(self._directory)

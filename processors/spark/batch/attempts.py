@@ -2,6 +2,9 @@
 
 If an attempt failed because another writer committed first, the next attempt follows at once. After any other failure
 there is a wait, which grows each time. When the session host ends or its session is gone, no further attempts are made.
+
+A mark is the position up to which a sink holds the records of a shard. The error `Fenced` means that another writer has
+moved a mark since this writer read it.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def pause_s(failures: int) -> float:
 
 
 def bound_fences(error: Fenced, fenced: int) -> None:
-    """Raise SinkRefused if other writers moved the marks during one batch (`Fenced`) more than FENCED_MAX times."""
+    """Raise SinkRefused if other writers have moved the marks more than FENCED_MAX times during one batch. `fenced` is
+    how often they have, and `error` the last of these errors.
+    """
     if fenced > FENCED_MAX:
         raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
 

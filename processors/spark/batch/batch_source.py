@@ -1,4 +1,9 @@
-"""`BatchSource`: gives access to the records of a micro-batch or of a part of it, in pages or in memory."""
+"""`BatchSource`: gives access to the records of a micro-batch or of a part of it, in pages or in memory.
+
+A page is a file with records of one shard, which the shard's child process has offered. A span (`ShardSpan`) is a part
+of a shard: the records after one position, up to another one. A mark is the position up to which a sink holds a shard;
+a record after the mark is `fresh`, which means that the sink does not hold it yet.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +39,8 @@ class BatchSource:
     """The sinks that get these records; None means all."""
 
     def follows(self, marks: HighWaterMarks) -> bool:
-        """Return whether a sink with these marks holds all records before this part. If not, the
-        sink must not get it.
+        """Return whether a sink with these marks holds all records before this part. If not, the sink must not get the
+        part, because its mark would then move past records that it lacks.
         """
         misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
         return not misses_part and not gaps(self.preceding, marks)
@@ -71,7 +76,10 @@ class BatchSource:
 
 
 def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
-    """Return a source of the pages of a batch."""
+    """Return a source of a batch, which reads the records from the pages in the spool.
+
+    The batch consists of slices. A slice is one page, or its records after a position, if all sinks hold the others.
+    """
 
     def wanted(spans: ShardSpans) -> list[Slice]:
         """Return the slices of the batch that have records within these spans."""

@@ -1,7 +1,8 @@
 """The sinks of an engine, its dead letter, and the high-water marks of each.
 
-A sink gets a part of a batch only if it holds all records before that part. Otherwise its mark would move past records
-that it lacks (`BatchSource.follows`). To bury a record means to put it into the dead letter.
+A mark is the position up to which a sink holds a shard. A sink gets a part of a batch only if it holds all records
+before that part. Otherwise its mark would move past records that it lacks (`BatchSource.follows`). The dead letter is a
+sink for records that cannot be processed; to bury a record means to put it there.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class Destinations:
             source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
-        """Yield the spans of records that some sink lacks, each with all sinks that lack exactly these records."""
+        """Yield the spans of records that some sink lacks, each with all sinks that lack exactly these records. So the
+        pipeline is run once for all sinks of a group. A sink that lacks records before the source is left out.
+        """
         groups: list[tuple[ShardSpans, list[Sink]]] = []
         for sink in self.sinks:
             marks = self.marks[sink.name]
@@ -105,9 +108,10 @@ class Destinations:
         return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
 
     def end(self, shards: Collection[StreamShard], batch_id: str) -> None:
-        """Have every sink and the dead letter that hold records of these shards record that the shards have ended.
+        """Make each sink, and the dead letter, note that these shards have ended, if it holds records of them. The note
+        is written by a commit without rows (`Sink.retire`).
 
-        Raises SinkError."""
+        Raises SinkError, also if a sink does not have the note afterwards."""
         for sink in self.all():
             held = {shard: mark for shard, mark in self.marks[sink.name].items() if shard in shards and mark != ENDED}
             if held:

@@ -1,7 +1,7 @@
 """Runs micro-batches on the session, one at a time and on one thread, until every sink holds all records once.
 
-The sinks' high-water marks are the only memory of what was written. Each sink gets all records past its own mark, and
-no others. A record is committed when every sink holds it.
+The sinks' high-water marks are the only memory of what was written: a mark is the position up to which a sink holds a
+shard. Each sink gets all records past its own mark, and no others. A record is committed when every sink holds it.
 
 An attempt to publish to a sink may fail in these ways, and this is what the engine does then:
 
@@ -93,8 +93,8 @@ class Engine:
         return lowest(every, shard)
 
     def end(self, shards: Preceding) -> dict[StreamShard, str]:
-        """Have every sink record that these shards have ended. Return the shards that cannot end, because a sink lacks
-        records of them or refuses, with the reason.
+        """Make every sink note that these shards have ended. Return the shards that cannot end, because a sink lacks
+        records of them or refuses, with the reason. `shards` has the marks that each sink must have for that.
 
         This has to come before the last checkpoints of the shards. Then, when a child shard begins, it can be checked
         whether a sink has lost records of the parent. Raises SessionGone and Stopped."""
@@ -162,9 +162,11 @@ class Engine:
     def _run(
         self, source: BatchSource, runs: Spans, in_a_row_max: float = POISON_IN_A_ROW_MAX
     ) -> dict[StreamShard, str]:
-        """Run a part of a batch, noting `runs` as running. Return the shards that have to stop, with the reason.
+        """Run a part of a batch. Return the shards that have to stop, with the reason.
 
-        If a sink has gone back in time, nothing is run, and only the shards of which it lacks records have to stop."""
+        Meanwhile `runs` is noted in a file as running, so that the next host knows over which records the session
+        ended. If more than `in_a_row_max` records in a row fail, they are not blamed. If a sink has gone back in time,
+        nothing is run, and only the shards of which it lacks records have to stop."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             if self._running.suspects.keys() & source.ends.keys():

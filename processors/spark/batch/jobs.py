@@ -1,7 +1,8 @@
 """Runs the jobs of a part of a batch: hands the records to Spark, calls the pipeline, and publishes its frames.
 
 Attempts are repeated here until one succeeds, or until as many as allowed have failed (`engine` lists the cases).
-`poison` decides which record is to blame.
+`poison` decides which record is to blame. The dead letter is a sink for records that cannot be decoded or processed. A
+mark is the position up to which a sink holds a shard, and a span is a part of a shard, between two positions.
 
 A job counts the malformed records, which it could not decode, but does not list them, because such a list could be of
 any length. Instead it sets one of 32,768 bits for each such record, chosen by a checksum of the record's position
@@ -292,8 +293,9 @@ class Jobs:
     def _take_note(self, source: BatchSource, batch: ShardSpans, handed: Handed, count: int) -> None:
         """Note how many malformed and stray records the jobs have seen, out of `count` records in the batch.
 
-        Stray records have fields that the schema does not name. If the pipeline has read only some of the records, the
-        jobs have not seen all."""
+        Stray records have fields that the schema does not name. If the jobs have seen all records (the pipeline may
+        have read only some), also note where malformed records can be: nowhere up to the ends of these shards
+        (`_looked`), or, if there are few, only among the records whose bit is set (`_suspects`)."""
         counted = handed.counts()
         if counted is None:
             return
@@ -332,7 +334,9 @@ class Jobs:
         return max(known, default=None)
 
     def _publish_malformed(self, source: BatchSource, dead: Sink) -> None:
-        """Put the malformed records of the source into the dead letter, as far as they are not known to be there."""
+        """Put the malformed records of the source into the dead letter, except those that are known to be there. If a
+        job has seen all these records, only the records whose bit it has set are decoded again. Raises SinkError.
+        """
         looked = {shard: mark for shard in source.ends if (mark := self._looked_at(shard)) is not None}
         missing = spans(source.ends, looked)
         if not missing:
@@ -404,8 +408,8 @@ class Jobs:
     # --- who is to blame ---------------------------------------------------------------------------------------------
 
     def computes(self, source: BatchSource) -> bool:
-        """Return whether all frames can be computed without writing them. If so, no record fails in the pipeline, and
-        the failure is in a sink."""
+        """Return whether all frames for this source can be computed if they are not written. If so, no record fails in
+        the pipeline, and a failure of the whole attempt is a sink's."""
         try:
             for batch, sinks in self._destinations.groups(source):
                 with self.handed(source, batch) as (handed, count):
@@ -426,7 +430,10 @@ class Jobs:
     def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
         """Return the indexes of the records that fail when each is computed alone for these sinks, with Spark's reason.
 
-        Return an empty mapping if they cannot be found, for instance because the pipeline combines records."""
+        The records are cut into slices, which one job computes. If each failing slice reports a row, the reported rows
+        are computed again, each as a slice of its own, to confirm that they fail. Otherwise the failing slices are cut
+        into smaller ones, until each has one record. Return an empty mapping if the records cannot be found, for
+        instance because the pipeline combines records."""
         left, slices_max, trusts_reports = list(range(len(records))), SLICES_FIRST, True
         try:
             while True:
@@ -481,7 +488,9 @@ class Jobs:
         return False
 
     def works_for(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> bool:
-        """Return whether these records can be computed for these sinks, and none of them is malformed."""
+        """Return whether these records can be computed for these sinks, and none of them is malformed. Then the
+        pipeline works, which is evidence against another record over which it fails.
+        """
         try:
             with self.handed_records(records) as handed:
                 self._compute(handed, {}, len(records), sinks)

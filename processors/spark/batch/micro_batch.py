@@ -1,9 +1,9 @@
 """Plans one micro-batch from the pages that all shards have offered.
 
-The pages of a shard are taken in order. Records that all sinks hold are dropped: a page that ends at or before the
-shard's mark is `done` without a job, and of a page that begins at or before the mark only the records after the mark
-are taken. Here the mark of a shard is the lowest one that any sink has. For a sink with a higher mark, the engine drops
-more records.
+A page is a file with records of one shard. The pages of a shard are taken in order. A mark is the position up to which
+a sink holds a shard; here the mark of a shard is the lowest one that any sink has. Records that all sinks hold are
+dropped: a page that ends at or before the shard's mark is `done` without a job, and of a page that begins at or before
+the mark only the records after the mark are taken. For a sink with a higher mark, the engine drops more records.
 
 Pure: values in, values out.
 """
@@ -82,7 +82,9 @@ class MicroBatch:
 
 
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
-    """Return one micro-batch of all offers, in their order. `marks` are the lowest marks of all sinks."""
+    """Return one micro-batch of all offers, in their order. `marks` has for each shard the lowest mark of any sink. An
+    offer is also `done` if earlier offers have the same records, as after a repeated delivery.
+    """
     slices: list[Slice] = []
     done: list[Offer] = []
     reached: dict[StreamShard, RecordPosition] = dict(marks)

@@ -236,7 +236,11 @@ def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """Yield the records of a page that this module has written, in order."""
+    """Yield the records of a page that this module has written, in order.
+
+    The file is read from its end: the length of the footer, and before the footer the length of our index. The index
+    has for each row group the number of records, and for each column where its values are.
+    """
     with path.open("rb") as file:
         file.seek(-_LENGTH.size - len(MAGIC), 2)
         footer = file.seek(-_LENGTH.size - len(MAGIC) - _LENGTH.unpack(file.read(_LENGTH.size))[0], 2)

@@ -11,6 +11,9 @@ cannot be computed is blamed only if the pipeline works for another record right
 written is blamed only if the sink takes other records; after a few such records in a row, only if the sink has taken
 others in between. If the meaning of the error is unknown, as with a format that mld has no sink for, the sink must have
 taken other records in the same search.
+
+The dead letter is a sink for records that cannot be processed. To bury a record means to put it there, and a letter is
+such a record with the reason. A mark is the position up to which a sink holds a shard.
 """
 
 from __future__ import annotations
@@ -137,8 +140,10 @@ class PoisonSearch:
         return failed
 
     def _without_what_fails(self, batch: BatchSource, in_a_row_max: float) -> BatchSource:
-        """Find and bury all records that cannot be computed, and return the batch without them. Return the whole batch
-        if such records cannot be found together. Raises SinkRefused."""
+        """Find and bury all records that cannot be computed, and return the batch without them.
+
+        They are buried only if all other records can be computed, and the pipeline works for another record alone.
+        Otherwise, or if the sinks lack different records, return the whole batch. Raises SinkRefused."""
         groups = list(self._destinations.groups(batch))
         if len(groups) != 1 or batch.only is not None or self._settings.on_poison is OnPoison.STOP:
             return batch
@@ -229,9 +234,11 @@ class PoisonSearch:
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
-        """Commit all records of a shard that can be committed, by halving the rows again and again. Return the reason
-        if the shard has to stop, else None. Reasons are, for example, that more than `in_a_row_max` records in a row
-        fail, or that the number of attempts has reached `until`.
+        """Commit all records of a shard that can be committed, by halving the rows again and again. A single record
+        that fails is buried, if there is evidence against it. A record over which the session has ended too often
+        counts as failing without another attempt (`EndsSession`). Return the reason if the shard has to stop, else
+        None. Reasons are, for example, that more than `in_a_row_max` records in a row fail, or that the number of
+        attempts has reached `until`.
         """
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())
@@ -379,6 +386,7 @@ class PoisonSearch:
         SinkRefused, SessionGone and Stopped."""
 
         def go_past(sink: Sink) -> None:
+            """Move the sink's mark past the record, by a commit without rows."""
             for batch, group in self._destinations.groups(source):
                 if sink in group:
                     self._jobs.into(sink, None, batch)

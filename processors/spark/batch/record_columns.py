@@ -128,7 +128,11 @@ def _chunks(line: bytes, end: int) -> Iterator[bytes]:
 
 
 def _cut_apart(chunk: bytes) -> RecordColumns | None:
-    """Return the columns of records that are written as our daemon writes them; None if they are not."""
+    """Return the columns of records that are written as our daemon writes them; None if they are not.
+
+    The text is split at its quotation marks. Then each record adds the same number of pieces: some are the same in all
+    records, the others have the record's values. If anything else is found, the caller parses the text as JSON.
+    """
     from pybase64 import b64decode  # imported late: most processes that import this module do not decode
 
     pieces = chunk.split(b'"')
@@ -141,7 +145,7 @@ def _cut_apart(chunk: bytes) -> RecordColumns | None:
     keys, sequences = pieces[_KEY::_QUOTED], pieces[_SEQUENCE::_QUOTED]
     try:
         if not chunk.isascii():
-            b"".join(keys).decode()
+            b"".join(keys).decode()  # raises ValueError if a key is not UTF-8
         if b"\\" in chunk:
             keys = [str(json.loads(b'"%b"' % key)).encode() for key in keys]
         data = [b64decode(piece, validate=True) for piece in pieces[_DATA::_QUOTED]]

@@ -60,7 +60,11 @@ class RunningSpan(NamedTuple):
 
 
 def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
-    """Return the suspects after a session has ended while `now` ran. `before` are the suspects of earlier ends."""
+    """Return the suspects after a session has ended while `now` ran. `before` are the suspects of earlier ends.
+
+    The suspected span of a shard is narrowed to the records that ran at this end and at all earlier ones, and its ends
+    are counted. If there are no such records, the suspicion begins anew with the records that ran now.
+    """
     found = dict(before)
     for shard, ran in now.items():
         known = before.get(shard, RunningSpan(ran.last, ran.first))
@@ -142,7 +146,7 @@ class Running:
 
     def untried(self, shard: StreamShard, others: Sequence[Other]) -> Iterator[Other]:
         """Yield those of `others` that have not been tried yet, for a trial of the pipeline. Each trial is noted first,
-        because the record may end the session, too."""
+        because the record may end the session, too. After the last one, the count of trials is set back to zero."""
         span = self._spans.get(shard, RunningSpan(ZERO, ZERO))
         for tried in [*range(span.tried, len(others)), -1]:
             if shard in self._spans:

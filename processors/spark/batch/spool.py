@@ -63,7 +63,7 @@ class Spool:
         return Path(f"{self.pages(link)}{number:08d}.parquet")
 
     def offered(self, offer: Offer) -> None:
-        """Note that a page is complete."""
+        """Note that a page is complete. Nothing has to be done here; a spool on S3 copies the page to the bucket."""
 
     def uris(self, offers: Sequence[Offer]) -> list[str]:
         """Return the URIs by which Spark reads these pages. Raises SpoolError."""
@@ -113,11 +113,12 @@ class S3Spool(Spool):
         super().__init__(directory)
         self._store = store
         self._mine = f"{HOSTS}{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
+        """The names of this host's copies in the bucket begin with this."""
         self._workers = ThreadPoolExecutor(AT_ONCE, "spool")
         self._copied: dict[str, Future[str]] = {}
         """By the page's name, the copying of each page, whose result is the key. After a failure the page is copied
         again under another key."""
-        self._workers.submit(self._sweep, HOSTS, LEFT_S)
+        self._workers.submit(self._sweep, HOSTS, LEFT_S)  # removes old copies of hosts that are gone
 
     def offered(self, offer: Offer) -> None:
         self._copy(self.page(offer.link, offer.number))
@@ -170,7 +171,9 @@ class S3Spool(Spool):
 
 def open_spool(named: str | None, scratch: Path, access: S3Access | None = None) -> Spool:
     """Return a spool of this process: at the place `named` by `mld.spark.spool`, or if that is None in `scratch`.
-    Raises SpoolError.
+
+    In a shared directory, the spools of killed hosts are removed first, and this spool is locked until this process
+    ends, so that later hosts see that it is in use. Raises SpoolError.
     """
     if named is None:
         return Spool(scratch / "spool")

@@ -1,9 +1,11 @@
 """Decides which marks in a sink's ledger belong to a writer, and whether the writer may write to the sink.
 
-A writer is an application with its pipeline and stream (`writer_identity`). Every writer has marks of its own, so that
-no writer takes another's finished records for its own. A writer that is in the ledger may continue. A new writer is
-admitted if the ledger has no other, or if `mld.spark.sink.<name>.writers = shared` allows several. Otherwise it is
-refused, in a sentence with its own name and the names of the others.
+A ledger has one entry for each commit, and its newest entry, the head, has the marks of all writers. A mark is the
+position up to which the sink holds a shard. A writer is an application with its pipeline and stream
+(`writer_identity`). Every writer has marks of its own, so that no writer takes another's finished records for its own.
+A writer that is in the ledger may continue. A new writer is admitted if the ledger has no other, or if
+`mld.spark.sink.<name>.writers = shared` allows several. Otherwise it is refused, in a sentence with its own name and
+the names of the others.
 
 Pure: values in, values out.
 """
@@ -44,7 +46,8 @@ class Admission:
         return head.writers.get(self.writer, {})
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
-        """Check that the batch may be committed after this head. Raises SinkRefused and Fenced."""
+        """Check that the batch may be committed after this head. Raises Fenced if the head's marks are not those by
+        which the batch was trimmed, because another process has written these shards; SinkRefused as `marks` does."""
         if changed := moved(batch, self.marks(head)):
             raise Fenced(self.sink, changed)
 

@@ -1,6 +1,7 @@
 """The base class of all sinks that keep a ledger: files, Delta, Iceberg and JDBC.
 
-It makes the ledger entry for a commit, decodes entries that are kept in a table, and makes the result of a commit.
+It makes the ledger entry for a commit, decodes entries that are kept in a table, and makes the result of a commit. An
+entry has the marks after its commit: the positions up to which the sink holds each shard. The newest entry is the head.
 `admission` decides which marks belong to a writer.
 """
 
@@ -30,7 +31,8 @@ class AdmittedSink:
     """The place of the ledger entry as messages name it; only for sinks that keep the ledger in a table."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """Have the next commit record that these shards have ended, or forget these single records (`Sink.retire`)."""
+        """Note in the ledger, with the next commit, that these shards have ended. For single records, which only a dead
+        letter has in its marks, remove the marks instead (`Sink.retire`)."""
         self._admission = replace(self._admission, ended=ended)
 
     def _entry_after(

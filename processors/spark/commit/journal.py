@@ -40,6 +40,9 @@ a writer whose area is older does not commit. So a late writer either reads this
 finds its number taken. Then the areas are removed.
 
 Files that an unfinished entry names are never removed.
+
+A mark is the position up to which the sink holds a shard. `stage(...)` names a place in the code for tests, which kill
+or hold the process there (`faults`); otherwise it does nothing.
 """
 
 from __future__ import annotations
@@ -167,7 +170,9 @@ class Journal:
         )
 
     def _took(self, entry: LedgerEntry) -> bool:
-        """Try to create this entry. Return whether the entry of this number is now ours."""
+        """Try to create this entry. Return whether the entry of this number is now ours: it is also ours if an earlier
+        request of ours has created it, and only the answer was lost.
+        """
         self._tried.add(entry.token)
         stage("entry")
         if self._store.create(path_of(entry.number), ledger.encode(entry), f"{STAGING}/{entry.token}/{ENTRY_FILE}"):
@@ -267,7 +272,9 @@ class Journal:
                     self._store.remove(f"{STAGING}/{token}")
 
     def _fence(self, to_s: int) -> None:
-        """Commit an entry after which no writer commits a staging area that was made before `to_s`."""
+        """Commit an entry without files, with the time `to_s` as its `swept_to`: after it no writer commits a staging
+        area that was made before this time.
+        """
         with self.staged() as token:
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
@@ -277,7 +284,9 @@ class Journal:
             self.commit(token, follow)
 
     def _remove_old(self) -> None:
-        """Raise the floor, and then remove the entries up to it."""
+        """Raise the floor, and then remove the entries up to it. In this order, a late writer that creates one of the
+        removed numbers again finds that its entry does not count.
+        """
         names = self._names()
         if not names.obsolete:
             return

@@ -1,4 +1,11 @@
-"""The host's end of the connection to one child: takes the child's frames (`link`), and sends frames to the child."""
+"""The host's end of the connection to one child: takes the child's frames (`link`), and sends frames to the child.
+
+The child says HELLO and gets READY. Before each line of records it asks for ROOM, and waits for GO. It writes the
+records into a page, and reports the page by PAGE when it is large, or when the host has sent CUT because a micro-batch
+begins. The host reports by COMMITTED up to which line all records are in the sinks, or by FAILED why the shard stops.
+FLUSH asks for a commit before the regular time, ENDED for a note in the sinks that the shard has ended. SAID has lines
+for the daemon's log, and BYE ends the connection.
+"""
 
 from __future__ import annotations
 

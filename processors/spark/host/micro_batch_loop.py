@@ -101,7 +101,9 @@ class MicroBatchLoop:
         self._answer(batch, outcome)
 
     async def _end_shards(self, engine: Engine) -> None:
-        """Have all sinks record that shards have ended, and let the children of these shards continue."""
+        """Make all sinks note that shards have ended, for the children that have asked for that, and let these children
+        continue. A child whose shard cannot end gets the reason.
+        """
         ending = {child.shard: child for child in self._children.values() if child.is_ending and child.shard}
         if not ending:
             return
@@ -132,7 +134,9 @@ class MicroBatchLoop:
             log.error("%s stops: %s", shard.label, reason)
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
-        """Log the micro-batch, and count it in the status."""
+        """Log the micro-batch in one line of figures, and count it in the status. If records were delivered again that
+        all sinks hold, warn that they are not written again. `started` is the monotonic time of its beginning.
+        """
         figures = outcome.figures
         if figures.dropped:
             log.warning(

@@ -120,12 +120,15 @@ class OfferQueue:
             await self._change(left_s)
 
     async def _change(self, within_s: float | None) -> None:
+        """Wait until a child has brought or asked something, but at most this long; without a limit for None."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
 
     async def take(self) -> list[Offer]:
-        """Have all growing pages completed, and return the pages of the next micro-batch."""
+        """Ask the children to complete all growing pages, and wait for that at most CUT_WAIT_S. Then return the pages
+        of the next micro-batch: as many, in their order, as it takes to be full.
+        """
         asked = [child for child in self._children.values() if child.open_bytes]
         for child in asked:
             child.cut()

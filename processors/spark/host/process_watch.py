@@ -11,7 +11,9 @@ WATCH_POLL_S = 0.5
 
 
 def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
-    """Call `ended` on the loop when the process `pid` ends; at once if there is none."""
+    """Call `ended` on the loop when the process `pid` ends; at once if there is no such process. The end is noticed by
+    a pidfd, or by polling on systems without pidfd.
+    """
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -131,7 +131,7 @@ def load_pipeline(settings: SparkSettings) -> pipeline.Pipeline:
 
 
 def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
-    """Have executors read pages of the spool before the first record.
+    """Run a job in which executors read pages of the spool, to find out before the first record whether they can.
 
     Raises SessionError; SessionUnreachable if the cluster runs no job."""
     record = SparkRecord(b"", None, b"0", None, 0, b"", b"")

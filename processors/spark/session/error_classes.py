@@ -107,7 +107,7 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 
 def _java_causes(java: Any) -> Iterator[Cause]:
-    """Yield a Java exception and its causes, at most CAUSES_MAX."""
+    """Yield a Java exception and its causes, at most CAUSES_MAX, each with its class and superclasses and its fields."""
     for _ in range(CAUSES_MAX):
         if java is None:
             return
@@ -143,7 +143,9 @@ def kind_of(causes: Sequence[Cause]) -> ErrorKind:
 
 
 def _kind(cause: Cause) -> ErrorKind:
-    """Return the meaning of one exception of the chain, without regard to the others."""
+    """Return the meaning of one exception of the chain, without regard to the others. The first of these that is known
+    decides: the error condition, the SQLSTATE, the kind of client that raised it, the class.
+    """
     if cause.condition in CONDITIONS:
         return CONDITIONS[cause.condition]
     for known in (cause.state, cause.state[:2]):

@@ -170,7 +170,9 @@ def reporting(
     """Return a replacement of `function` that reports the rows over which the function raises. A series is halved until
     one row is left.
 
-    The replacement is pickled by value, because executors need not have this module."""
+    `raised` is the accumulator for the reports, and `name` the function's name for the report. `is_series`: the
+    function takes series of pandas. `fields` are the names of the columns that it returns, if it returns several. The
+    replacement is pickled by value, because executors need not have this module."""
     reported: set[int] = set()
 
     def call(rows: Any, *args: Any, **kwargs: Any) -> Any:

@@ -60,6 +60,7 @@ class MalformedShare:
         counted = of_new + of_old
         bad = malformed * of_new / seen + (self._bad * of_old / self._seen if of_old else 0.0)
         self._seen, self._bad = counted, bad
+        # A batch with few malformed records is allowed, whatever came before it.
         is_allowed = bad <= self._share_max * counted or malformed <= self._share_max * seen
         if counted < RECORDS_MIN or is_allowed:
             return None

@@ -92,6 +92,7 @@ class SessionHealth:
         return [(one.stageId, one.numCompletedTasks + one.numFailedTasks) for one in self._running(stages)]
 
     def _running(self, stages: Iterable[int]) -> list[SparkStageInfo]:
+        """Return what Spark knows of those of these stages that have running tasks."""
         found = map(self._session.sparkContext.statusTracker().getStageInfo, stages)
         return [info for info in found if info and info.numActiveTasks]
 
@@ -155,6 +156,7 @@ def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: fl
     context = session.sparkContext
 
     def is_starved() -> bool:
+        """Return whether a job is active although there is no executor."""
         executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # without the driver
         return not executors and bool(context.statusTracker().getActiveJobsIds())
 

@@ -113,7 +113,8 @@ class SinkColumns:
 def of_ledger(columns: Columns, new: StructType) -> StructType:
     """Return the columns in a ledger as Spark's types, for a frame with the columns `new`.
 
-    A column that the frame lacks gets the type void, whatever its type is."""
+    The ledger has the types as texts. If a text is that of the frame's type, the frame's type is used; otherwise the
+    text is parsed. A column that the frame lacks gets the type void, whatever its type is."""
     from pyspark.sql.types import NullType, StructField, StructType
 
     found, mine = [], by_name(new)
@@ -177,8 +178,8 @@ class _Growth:
         return StructType(grown)
 
     def type(self, at: str, had: DataType | None, new: DataType) -> DataType:
-        """Return the type for a column or field, in which it holds values of both types. `had` is
-        None for a new one.
+        """Return the type for a column or field, in which it holds the values that it has, of type `had`, and those of
+        the frame, of type `new`. `had` is None for a new column. `at` is the path of the column, for messages.
         """
         from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 

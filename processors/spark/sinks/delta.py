@@ -6,6 +6,9 @@ skips it silently if it comes later. So after each write the sink reads from the
 
 The table's log keeps the number for ever, but the entry only for `delta.logRetentionDuration`. If the table has the
 number but not the entry, it is not known which records the table holds, and the sink refuses to guess (`_lost`).
+
+An entry of the ledger has the marks after its commit: the positions up to which the table holds each shard. The newest
+entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class DeltaSink(LakeSink):
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
         self._is_tried = False
+        """Whether a check has shown that two drivers cannot overwrite each other's commits."""
         self._snapshot: Any = None
         """The state of the table when it was last read; None if there is no table."""
 
@@ -200,7 +204,8 @@ class DeltaSink(LakeSink):
         return rows
 
     def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
-        """Write the frame, or the entry alone if there is no frame. Raises SinkRefused."""
+        """Write the frame with the entry, or the entry alone if there is no frame. An append has the entry in its
+        options; a MERGE (if there are `changes`) in settings of the session. Raises SinkRefused."""
         text = ledger.encode(entry).decode()
         ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": text}
         options = {**self._spec.options, **ours}

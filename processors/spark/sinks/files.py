@@ -8,6 +8,9 @@ see a part of it, but never a record twice.
 so leftovers of its own committer (`_temporary`, `_SUCCESS`, late attempts of tasks) never get into the sink. For a sink
 on S3, Spark in local mode writes to a directory of this machine, and needs no S3 client. The executors of a cluster
 write to a staging area in the bucket by S3A (`session.s3a`).
+
+An entry of the ledger has the marks after its commit: the positions up to which the sink holds each shard. The newest
+entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
 """
 
 from __future__ import annotations
@@ -110,7 +113,9 @@ class FileSink(AdmittedSink):
         return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        """Have Spark write the frame into a staging area, and commit that by the journal."""
+        """Run the job of Spark that writes the frame into a staging area, and commit that area by the journal. After a
+        race that another writer won, the journal calls `following` again with the new head. Raises SinkError.
+        """
 
         def following(
             head: LedgerEntry | None, token: str = "", rows: int = 0, files: Sequence[str] = ()

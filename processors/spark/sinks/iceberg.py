@@ -18,6 +18,9 @@ snapshots are kept for days, and every metadata file contains the summaries of a
 commit would write a thousand entries again. The note shows that snapshot and entry belong together: going from the
 current snapshot back through its parents, the first note must be that of the entry in the property. Otherwise a person
 has moved `main`, and it is not known which records are in the table.
+
+An entry of the ledger has the marks after its commit: the positions up to which the table holds each shard. The newest
+entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
 """
 
 from __future__ import annotations
@@ -116,9 +119,10 @@ class IcebergSink(LakeSink):
         return self._look()
 
     def _look(self) -> LedgerEntry | None:
-        """Read the table's metadata from the catalog, and return the valid entry.
+        """Read the table's metadata from the catalog, and return the valid entry; None if the table never had one.
 
-        Raises SinkRefused if a person has moved `main`, or the entry is damaged."""
+        If a person has removed the property with the entry, return an entry without marks, so that all records that are
+        delivered are written again. Raises SinkRefused if a person has moved `main`, or the entry is damaged."""
         self._metadata = self._table.operations().refresh()
         self._refuse_deletion()
         noted, kept = self._note(), self._property(PROPERTY)
@@ -214,7 +218,10 @@ class IcebergSink(LakeSink):
 
     def _write(self, frame: DataFrame) -> list[Any]:
         """Run the job of the frame, and return the files that it has written. They are in the table's directory, but in
-        no snapshot."""
+        no snapshot.
+
+        Spark writes to a name under which Iceberg's cache has the table; for such a name Iceberg registers the files
+        with its coordinator instead of committing them."""
         from pyspark.sql.functions import url_encode
 
         whole = fitted(frame, self._grown(frame), fill=True)
@@ -290,6 +297,7 @@ class IcebergSink(LakeSink):
             raise LostRace
         stage("checked")
         number = snapshot.snapshotId()
+        # The snapshot of a MERGE is in the metadata already; that of an append is added by this commit.
         is_staged = self._metadata.snapshot(number) is not None
         java: Any = self._spark._jvm
         building = java.org.apache.iceberg.TableMetadata.buildFrom(self._metadata)

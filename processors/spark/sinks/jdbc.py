@@ -10,7 +10,9 @@ transaction. The name of a staging table has a token and the time. Before its ro
 locked, because Spark may run a task twice; then it must have as many rows as Spark has counted. A worker that opens a
 sink drops staging tables that are older than a day.
 
-`postgres_sql` has the statements, `jdbc_connection` the connection, `jdbc_errors` the meaning of errors.
+An entry of the ledger has the marks: the positions up to which the table holds each shard. The present entry is the
+head. `stage(...)` names a place in the code for tests, which kill or hold the process there. `postgres_sql` has the
+statements, `jdbc_connection` the connection, `jdbc_errors` the meaning of errors.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ class JdbcSink(AdmittedSink):
             return self._admission.marks(head)
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        """Have Spark write the frame into a staging table, and take it over in one transaction with the marks."""
+        """Let Spark write the frame into a staging table, and copy the rows into the user's table in one transaction
+        with the marks. While Spark writes, no connection is open. Raises SinkError.
+        """
         if frame is not None and self._merge.keeps_deleted:
             frame = self._merge.marked(frame)
         with self._failures("writing a batch"):
@@ -156,8 +160,8 @@ class JdbcSink(AdmittedSink):
             raise SinkRefused(f"{why}; cast it in the pipeline, for instance with to_json") from error
 
     def _fit(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
-        """Make the user's table, or add the columns to it that it lacks, and make a staging table.
-        Raises SinkRefused.
+        """Make the user's table, or add the columns of the frame that it lacks, and make a staging table. Return the
+        staging table with the statement that copies its rows. Raises SinkRefused if the frame does not fit the table.
         """
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
         columns, have = self._columns_of(frame), self._columns(connection, target)
@@ -213,7 +217,9 @@ class JdbcSink(AdmittedSink):
         batch: ShardSpans,
         batch_id: str,
     ) -> LedgerEntry:
-        """Copy the staged rows and move the marks, in one transaction. Return the new entry."""
+        """Copy the staged rows and move the marks, in one transaction, which holds a lock on the table's row in the
+        ledger. Return the new entry. Raises Fenced if another writer has moved the marks, and other SinkErrors.
+        """
         place = target._replace(table=LEDGER_TABLE).place
         connection.run(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self.lock_wait_s}s'; "
@@ -236,7 +242,9 @@ class JdbcSink(AdmittedSink):
         return entry
 
     def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging, rows: int) -> None:
-        """Lock and count the staged rows, and copy them into the user's table. Raises SinkError."""
+        """Lock and count the staged rows, and copy them into the user's table. Raises SinkError if there are not
+        exactly as many rows as Spark has counted, because a task may have run twice.
+        """
         place = staging.table.place
         connection.run(f"LOCK TABLE {place} IN SHARE MODE")
         ((count,),) = connection.run(f"SELECT COUNT(*) FROM {place}")  # noqa: S608 - our own table

@@ -28,6 +28,7 @@ class JdbcConnection:
     def __init__(self, jvm: Any, options: Mapping[str, str]) -> None:
         of_spark = jvm.org.apache.spark.sql
         checked = of_spark.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(dict(options)))
+        # -1 is the number by which Spark's factory makes a connection for the driver, not for a partition.
         self._java = of_spark.jdbc.JdbcDialects.get(checked.url()).createConnectionFactory(checked).apply(-1)
         self._java.setNetworkTimeout(jvm.java.util.concurrent.ForkJoinPool.commonPool(), SILENT_S * 1_000)
 

@@ -4,6 +4,9 @@ A writer that lost a race reads the ledger, checks the marks of its shards, and 
 are in the same entry, so writers of other applications and streams race with it, too. Readers see whole commits. The
 newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`, Iceberg: `expire_snapshots`). So a
 table's history must be kept for longer than the longest time without a write.
+
+An entry of the ledger has the marks after its commit: the positions up to which the table holds each shard. The newest
+entry is the head.
 """
 
 from __future__ import annotations
@@ -119,8 +122,10 @@ class LakeSink(AdmittedSink):
             raise
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
-        """Run `attempt` again and again until it loses no race, at most RACES_MAX times. Return its result. Raises
-        SinkError."""
+        """Run `attempt` until another writer does not get ahead of it, at most RACES_MAX times. Return its result.
+
+        Other errors of Spark become errors of the sink, in a sentence about the work (`doing`). If a job over rows
+        failed, a record may be to blame (JobFailed); if any other statement failed, none is. Raises SinkError."""
         lost: Exception | None = None
         is_shape = False
         for _ in range(RACES_MAX):
