@@ -107,7 +107,7 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 
 def _java_causes(java: Any) -> Iterator[Cause]:
-    """Yield a Java exception and its causes, at most CAUSES_MAX, each with its class and superclasses and its fields."""
+    """Yield a Java exception and its causes, at most CAUSES_MAX, each with the names of its classes and its fields."""
     for _ in range(CAUSES_MAX):
         if java is None:
             return
