@@ -72,7 +72,7 @@ class ControlAnswers:
         try:
             listener = self._traces.listen(trace)
         except TooManyListenersError:
-            raise RequestRefused(f"end another `mld tap`: {LISTENERS_MAX} follow this shard already") from None
+            raise RequestRefused(f"end another `mld tap`: {LISTENERS_MAX} follow shards of this daemon") from None
         log.info("a caller follows the child's messages", extra={"action": "tap_begun", "shard": trace.shard_id})
         try:
             yield self._about(trace)

@@ -169,7 +169,7 @@ async def test_a_trace_begins_with_the_situation_and_its_end_makes_room():
     open_ones = [daemon.routes["tap"]({"shard": SHARD}) for _ in range(LISTENERS_MAX)]
     for one in open_ones:
         await anext(one)
-    with pytest.raises(RequestRefused, match="4 follow this shard already"):
+    with pytest.raises(RequestRefused, match="4 follow shards of this daemon"):
         await daemon.ask("tap", shard="3")
     for one in open_ones:
         await one.aclose()
