@@ -142,7 +142,9 @@ def _check_empty(line: KeyLine) -> Checked:
 
 
 def _check_number(line: KeyLine, value: object) -> Checked:
-    """Apply the zero rule and the bounds to a number."""
+    """Apply the zero rule and the bounds to a number. A number that is too small is raised, with a warning, if the key
+    is in `_RAISED_TO`; any other number that is out of range is an error.
+    """
     assert isinstance(value, int | float)
     key = line.key
     remarks: list[Remark] = []

@@ -116,7 +116,9 @@ def read(
 
 
 def _key_of(name: str) -> Key | None:
-    """Return the key that a name means, with how its value is shown; None if it is no key."""
+    """Return the key that a name means, with how its value is shown; None if it is no key. A key is `foreign` if it
+    passes a setting on to another program, such as Spark or a database driver.
+    """
     if name in _FIXED:
         return _FIXED[name]
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):

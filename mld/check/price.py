@@ -82,6 +82,7 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
     Written are: renewals of all leases, reports of all workers, and heartbeats of the leader's lock. Read are: the
     owner index, in which workers find their leases; the whole table; and the lock, by the workers that do not lead.
+    A consistent read, such as that of the lock, takes a whole unit for each 4 KB; the other reads take half a unit.
     """
     holders = min(leases, workers)
     renewals = leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
@@ -105,7 +106,7 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
     The table is read for three purposes: workers look for leases that nobody renews (the failover watchers `often`, the
     others `slowly`; `mld.fleet.assign.takeover`), the leader assigns leases (`runs`), and it audits the rows
     (`audits`). Runs use what the failover watcher of the same worker has read. The watcher uses what runs and audits
-    have read.
+    have read. A lone worker reads the table at each run, and between two runs once in `look_s`.
     """
     runs, audits = _per_hour(rates.assignment_interval_s), _per_hour(AUDIT_PERIOD_S)
     if workers == 1:

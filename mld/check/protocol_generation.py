@@ -39,7 +39,12 @@ def generation_remarks(settings: Settings, file_name: str, environment: Mapping[
 
 
 def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
-    """Return the generation that a command's program seems to speak, and what shows it; None if nothing does."""
+    """Return the generation that a command's program seems to speak, and what shows it; None if nothing does.
+
+    The program and the scripts among its arguments are searched. A file that imports `amazon_kclpy` speaks the
+    generation of the installed library. A file that has only the action `shutdown` of KCL 1.x, and none of the actions
+    that replaced it, is for KCL 1.x.
+    """
     for path in map(Path, (find_executable(command) or "", *command[1:])):
         source = _source(path)
         if _KCLPY.search(source):

@@ -193,8 +193,9 @@ class Application:
         return created_ms is not None and table_s is not None and created_ms > table_s * 1000
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """Return the shards that were open at a place in the stream. Shards of Kinesis must cover all hash keys,
-        without overlaps; if they do not, they are listed again, up to LISTINGS_MAX times.
+        """Return the shards that were open at a place in the stream. If the list has both a parent and its children,
+        only the parent is returned. Shards of Kinesis must cover all hash keys, without overlaps; if they do not, they
+        are listed again, up to LISTINGS_MAX times.
 
         Raises ActRefusedError and StreamError.
         """

@@ -107,7 +107,8 @@ class DaemonLink:
         """Connect to the daemon's socket. Raises NotReachedError, also if a process of another user listens there."""
         place, uid = self.place, os.geteuid()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            # With a timeout of Python the socket does not block, and connect() fails while the daemon has many callers.
+            # Python's own timeout would make the socket non-blocking. Then connect() would fail at once, instead of
+            # waiting, while many other callers wait for the daemon to accept them.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_s))
             try:
                 with _address_of(place) as address:

@@ -85,7 +85,8 @@ class EventsTable:
         return row
 
     async def append(self, new: Sequence[Event], *, makes: bool) -> bool:
-        """Add events to the row. With `makes` a missing row is created.
+        """Add events to the row, by a write on condition that the row is as it was read. With `makes` a missing row is
+        created.
 
         Returns False if there is no row and it may not be created, or if other writers were faster in each attempt.
         Raises TableError.
@@ -152,7 +153,7 @@ class EventRecorder:
 
     async def write(self) -> None:
         """Write the events that were noted since the last write. If that fails, these events are lost, which is
-        logged.
+        logged. The newest events are also kept in `recent`, for the daemon's page.
         """
         new = [self._fit(event) for event in self.buffer.take()]
         if not new:

@@ -195,7 +195,7 @@ fleet_status = at_once(fleet_status_steps)
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
     """Return the status with the shards of one stream only, and with all workers; None if the stream has no shards.
 
-    `name` is the stream's label, name or identifier.
+    `name` is the stream's label, name or identifier (`ACCOUNT:NAME:EPOCH`).
     """
     labels = {shard.label for shard in status.shards}
     if name not in labels:
@@ -228,7 +228,9 @@ def _leader(lock: SeenLock) -> str | None:
 
 
 def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
-    """Return the hash keys that no open lease covers; none if an open row has no hash range."""
+    """Return the hash keys that no open lease covers. Return none if an open row has no hash range, or if the shards
+    have no hash keys, as those of a DynamoDB stream.
+    """
     known: list[HashRange] = []
     for number, shard in enumerate(shards):
         if number % SLICE == 0:

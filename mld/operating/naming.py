@@ -62,7 +62,9 @@ class ChosenShard:
 
 
 def chosen_shard(settings: Settings, text: str) -> ChosenShard:
-    """Return the shard that `text` means. Raises ActRefusedError."""
+    """Return the shard that `text` means: a shard's id, its number, ``STREAM:SHARD`` or a lease key. The stream must be
+    in `text` if the file names more than one. Raises ActRefusedError.
+    """
     if not settings.is_multi_stream:
         return ChosenShard(settings, shard_id_of(text))
     identifier = stream_of_key(text)

@@ -78,8 +78,8 @@ def streams_in(leases: Iterable[Lease]) -> tuple[StreamId, ...]:
 def stream_id_in(table: RawTable, setting: StreamSetting, wanted: str | None = None) -> str:
     """Return the identifier that the leases of this stream have; `wanted` itself if it is one of those in the table.
 
-    A stream that was deleted and made again may have several identifiers. Then the list in the table decides. Raises
-    ActRefusedError if the stream has no leases, or if the list does not decide.
+    A stream that was deleted and made again may have several identifiers. Then the fleet's list of streams, which is a
+    row of the table, decides. Raises ActRefusedError if the stream has no leases, or if the list does not decide.
     """
     ids = [str(one) for one in streams_in(table.scan.leases)]
     if wanted is not None and wanted in ids:

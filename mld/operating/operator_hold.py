@@ -90,7 +90,7 @@ class OperatorHold:
         for _ in range(TRIES_MAX):
             if row is None:
                 return  # its row is gone
-            if row.actual_owner == self.me and row.checkpoint_owner is None:
+            if row.actual_owner == self.me and row.checkpoint_owner is None:  # ours, and in no handoff
                 self._note_taken(row, by_force=by_force)
                 return
             self._require_no_other_operator(row)

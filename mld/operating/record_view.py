@@ -56,7 +56,9 @@ class RecordView:
 
 
 def open_payload(data: bytes) -> Payload:
-    """Return the payload, decompressed if it is gzip."""
+    """Return the payload, decompressed if it is gzip. Gzip that is damaged, cut off or too large is left as it is, and
+    a note says so.
+    """
     if not data.startswith(GZIP_MAGIC):
         return Payload(data)
     opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)

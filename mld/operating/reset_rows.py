@@ -92,7 +92,8 @@ def words_of(target: Lease, row: Lease | None) -> str:
 
 def direction(old: Position, new: Position) -> str:
     """Return what a change of the checkpoint from `old` to `new` does: ``back`` if records are read again, ``forward``
-    if records are skipped, ``aside`` if it is unknown which.
+    if records are skipped, ``aside`` if it is unknown which. The starting points TRIM_HORIZON, LATEST and AT_TIMESTAMP
+    have no `number`.
     """
     if old.is_shard_end or new.sequence == TRIM_HORIZON.sequence:
         return "back"
@@ -104,7 +105,9 @@ def direction(old: Position, new: Position) -> str:
 
 
 def is_like(row: Lease, target: Lease) -> bool:
-    """Return whether the row is as the reset wants it, except for its owner."""
+    """Return whether the row is as the reset wants it, except for its owner. It must not have a checkpoint that is
+    being prepared (`pending`), or failures noted (`failing`).
+    """
     return (
         row.checkpoint == target.checkpoint
         and row.pending is None

@@ -246,7 +246,9 @@ async def restore_from(
 
 
 async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
-    """Return the identifier that the stream's leases get in the table. Raises ActRefusedError, StreamError."""
+    """Return the identifier that the stream's leases get in the table, `ACCOUNT:NAME:EPOCH`. The fleet's list of
+    streams and the leases in the table show which epoch is in use. Raises ActRefusedError, StreamError.
+    """
     summary = await app.streams.describe()
     found = identify(
         setting.name,

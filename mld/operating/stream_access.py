@@ -63,7 +63,10 @@ class SpanStart:
 
 
 def span_start(point: Point, shard_id: str, lease: Lease | None, initial: InitialPosition) -> SpanStart:
-    """Return the start for the place `point`. Only ``checkpoint`` needs `lease`. Raises SpanError."""
+    """Return the start for the place `point`: the starting point for which Kinesis is asked, the position up to which
+    records are dropped, and the position that a record processor is told. Only ``checkpoint`` needs `lease`. Raises
+    SpanError.
+    """
     match point.kind:
         case PointKind.TRIM_HORIZON:
             return SpanStart(StartingPoint(IteratorType.TRIM_HORIZON), TRIM_HORIZON, TRIM_HORIZON)

@@ -56,7 +56,9 @@ def _corrupt(sight: FleetSight) -> Iterator[Found]:
     hold_s=None,
 )
 def _table_younger(sight: FleetSight) -> Iterator[Found]:
-    """Find a table that was created after the oldest time that its rows mention."""
+    """Find a table that was created after the oldest time that its rows mention. A table that is older than AGE_TOLD_S
+    is no longer reported.
+    """
     created_s, fleet = sight.table_created_s, sight.fleet
     if fleet is None or created_s is None or fleet.taken_s - created_s > AGE_TOLD_S:
         return
@@ -93,7 +95,9 @@ def _clocks_disagree(sight: FleetSight) -> Iterator[Found]:
     probe=Probe.READY,
 )
 def _holes(sight: FleetSight) -> Iterator[Found]:
-    """Find hash keys that no open lease covers: in the tables, or by the count that the leader keeps."""
+    """Find hash keys that no open lease covers. If the tables were not read (`sight.fleet`), this worker's own count is
+    used, which it keeps while it leads (`sight.own`).
+    """
     remedy = sight.command("doctor")
     for label, holes in ({} if sight.fleet is None else sight.fleet.holes_of).items():
         where = "" if label is None else f" of stream {label}"
@@ -119,7 +123,9 @@ def _holes(sight: FleetSight) -> Iterator[Found]:
     probe=Probe.READY,
 )
 def _applications(sight: FleetSight) -> Iterator[Found]:
-    """Find workers of several applications in one table: in the tables, or by the count that the leader keeps."""
+    """Find workers of several applications in one table. If the tables were not read (`sight.fleet`), this worker's own
+    count is used, which it keeps while it leads (`sight.own`).
+    """
     remedy = "set another applicationName (or tableName) for one of them, or stop it"
     streams = {} if sight.fleet is None else sight.fleet.applications
     for stream, workers in streams.items():

@@ -110,8 +110,8 @@ class Pipeline:
         self._hook("teardown", session)
 
     def frames(self, records: DataFrame, batch: Batch) -> Frames:
-        """Call the pipeline. Return a frame for each sink; None for a sink that gets nothing. Raises PipelineFailed or
-        PipelineError."""
+        """Call the pipeline. Return a frame for each sink; None for a sink that gets nothing. Raises PipelineError for
+        an exception that no record can cause, such as a missing package, and PipelineFailed for any other."""
         try:
             returned = self._transform(records, batch)
         except Exception as error:

@@ -151,8 +151,8 @@ class Server:
 
     def serve(self) -> tuple[int, int]:
         """Wait for stubs, and for the end of children, of stubs and of the owner, and act on each; fork a child for a
-        stub whose request fits. The server exits here. Only a child returns: the server's process id, and the child's
-        connection to its stub.
+        stub whose request fits. Only a child returns: the server's process id, and the child's connection to its stub.
+        The server exits here, once it has no children, its socket is withdrawn, and no stub waits.
         """
         self._leave_first_child()
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}

@@ -63,7 +63,9 @@ class Destinations:
         sink without any record of a shard begins with this batch; if `accepts`, so does a sink that lacks records. If
         a dead letter lacks the end of a parent shard, this only causes a warning, because mld 0.2.0 did not record
         these ends."""
-        # The position right before the batch, for each shard of which earlier records were delivered.
+        # `source.preceding` has for each shard the marks that a sink must have before the batch, of the shard itself
+        # and of its parents. `at` is the position right before the batch, for shards of which earlier records were
+        # delivered.
         at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
         for sink in self.all():
             is_dead, before = sink is self.dead, source.preceding
@@ -122,8 +124,8 @@ class Destinations:
                     raise SinkError(f"sink {sink.name} has gone back in time meanwhile")
 
     def forget_buried(self) -> None:
-        """Have the dead letter remove its marks of buried records for which the sinks' own marks
-        have moved past them.
+        """Make the dead letter remove its marks of single buried records (`buried_in`) that are no longer needed,
+        because the mark of the sink that failed over the record has moved past it.
         """
         dead = self.dead
         if dead is not None:

@@ -245,7 +245,9 @@ class Jobs:
     def _publish(
         self, source: BatchSource, batch: ShardSpans, sinks: Sequence[Sink], attempt: int
     ) -> list[SinkFailure]:
-        """Call the pipeline once for sinks that lack the same records, and run one job for each of these sinks."""
+        """Call the pipeline once for sinks that lack the same records, and run one job for each of these sinks. A sink
+        that must not get these records (`source.only`) only moves its mark. Return the errors of the sinks.
+        """
         wanting = [sink for sink in sinks if source.only is None or sink.name in source.only]
         failures: list[SinkFailure] = []
         if sinks and not wanting:
@@ -372,7 +374,9 @@ class Jobs:
         """Yield frames of the records in `batch`, and the number of these records. With the bitmap `suspects`, the
         frames have only the records whose bit is set.
 
-        The frames are valid within this block. Raises SpoolError."""
+        If whole pages have exactly these records, Spark reads the children's pages. Otherwise, or if the pages are
+        small, the records are first written into one page. The frames are valid within this block. Raises
+        SpoolError."""
         found = source.pages_of(batch)
         if found is None or (self.figures.attempts < 2 and _are_small(found)):
             part = [record for _, rows in sorted(source.part(batch).items()) for _, record in rows]

@@ -200,7 +200,9 @@ def _page_head(count: int, size: int) -> bytes:
 
 
 def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes:
-    """Return the bytes after the data: our index for `rows`, and Parquet's footer."""
+    """Return the bytes after the data: our index for `rows`, and Parquet's footer (FileMetaData in parquet.thrift, with
+    the numbers of its fields).
+    """
     kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
     index = json.dumps(kept).encode()
     elements = [encoded((4, BINARY, "mld"), (5, I32, len(_COLUMNS)))]

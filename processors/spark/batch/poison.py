@@ -215,7 +215,8 @@ class PoisonSearch:
             self._patiently(dead, partial(self._put_letters, dead, chunk, names, passes))
 
     def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str], passes: bool) -> None:
-        """Put records into the dead letter, each for those sinks in `names` for which it is not there yet.
+        """Put records into the dead letter, each for those sinks in `names` for which it is not there yet. The dead
+        letter's mark for the record and the sink (`buried_in`) shows whether it is.
 
         With `passes`, the dead letter's mark moves past the records in the same commit, so that they are not decoded
         again. Raises SinkError."""
@@ -324,6 +325,7 @@ class PoisonSearch:
             return f", as did the {in_a_row - 1} before it: {error}; {remedy}"
         failing = self._failing(source, error)
         is_known = isinstance(error, DataRefused)
+        # If other records have been written since the session ended (`others_ran`), the session itself works.
         if isinstance(error, EndsSession) and error.suspect.others_ran:
             why = None
         elif isinstance(error, EndsSession) and error.suspect.is_computed:

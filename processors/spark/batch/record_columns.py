@@ -94,9 +94,10 @@ class Line(NamedTuple):
 def read_line(line: bytes) -> Line:
     """Cut a `processRecords` line into columns. Raises LineError.
 
-    The columns are made when the groups are iterated over. If the line begins and ends as our daemon's and Amazon's do,
-    it is divided into groups first; a group that is not written as ours is parsed as JSON. Any other line is parsed as
-    JSON as a whole, and its records are divided into groups as if all had the same size.
+    The columns come in groups of records, so that not all of them are in memory at once; those of a group are made when
+    it is iterated over. If the line begins and ends as our daemon's and Amazon's do, it is divided into groups first; a
+    group that is not written as ours is parsed as JSON. Any other line is parsed as JSON as a whole, and its records
+    are divided into groups as if all had the same size.
     """
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is not None and line.startswith(HEAD + RECORD_HEAD) and line.endswith(RECORD_TAIL, 0, lag.start()):

@@ -17,8 +17,8 @@ _SHORT_LIST = 15
 
 
 def encoded(*fields: Field) -> bytes:
-    """Encode the fields of a struct. They must be in the order of their numbers, each at most 15
-    above the one before.
+    """Encode the fields of a struct. They must be in the order of their numbers, each at most 15 above the one before.
+    A field begins with a byte that has this difference and the type; a zero byte ends the struct.
     """
     out, last = bytearray(), 0
     for number, kind, value in fields:
@@ -31,7 +31,7 @@ def encoded(*fields: Field) -> bytes:
 def _value(kind: int, value: Any) -> bytes:
     """Encode a value of the type `kind`. That of a list is a pair: the type of its elements, and the elements."""
     if kind in (I32, I64):
-        return varint(value << 1 ^ value >> 63)
+        return varint(value << 1 ^ value >> 63)  # zigzag: 0, -1, 1, -2, … become 0, 1, 2, 3, …
     if kind == BINARY:
         text: bytes = value.encode()
         return varint(len(text)) + text

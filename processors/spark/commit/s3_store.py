@@ -169,7 +169,8 @@ class S3Store:
         self._is_prepared = True
 
     def _take_over(self, sink: str) -> None:
-        """Make the head of mld 0.2.0 the first entry of a new ledger, and close the old object for mld 0.2.0.
+        """Make the head of mld 0.2.0 the first entry of a new ledger. The old object gets a version that mld 0.2.0
+        refuses (`CLOSED`), so that a process of mld 0.2.0 no longer commits.
 
         If this process dies on the way, the next call completes it. Raises SinkRefused, and NotMatched if mld 0.2.0 has
         replaced the head meanwhile."""

@@ -109,7 +109,8 @@ class FailingRows:
             patched.__call__ = call
 
     def failing(self, frame: DataFrame, count: int) -> Sequence[PartitionFailure]:
-        """Run one job over a frame, and return the failures; those that Python functions report come first.
+        """Run one job over a frame, and return the failures; those that Python functions report come first. The job has
+        the property SEARCH, by which the replaced Python functions know that they have to report.
 
         Raises ValueError if the frame does not have `count` partitions, or makes partitions of its own. Raises any
         exception of Spark if planning fails, or the job fails for another reason than a row."""

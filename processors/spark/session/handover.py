@@ -168,8 +168,9 @@ def handed(
     letter: WriterIdentity = NOBODY,
     rescued: str | None = None,
 ) -> Handed:
-    """Return the frames of a batch. With `divert`, malformed records are not in `records`, because the dead letter gets
-    them. `letter` is the writer that dead letters name."""
+    """Return the frames of a batch, made from the frame `raw` of undecoded records. With `divert`, malformed records
+    are not in `records`, because the dead letter gets them. Spark counts the records while the pipeline's jobs run (an
+    `Observation`). `letter` is the writer that dead letters name."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -246,6 +247,7 @@ def _look(parsed: DataFrame, reason: Column) -> Counted:
     """Run a job to count, and return the counts with the reason for the field that is wrong most often."""
     from pyspark.sql import functions as F
 
+    # A reason is `<field> is …`, so the part before IS names the field.
     of_bad = parsed.select(BAD, F.when(F.col(BAD), reason).alias(REASON))
     alike = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
     rows = [(row[0], row.n, row[3]) for row in alike.collect()]

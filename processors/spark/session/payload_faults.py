@@ -50,7 +50,8 @@ class MalformedShare:
 
     def excess(self, seen: int, malformed: int) -> str | None:
         """Count `seen` further records, of which `malformed` are malformed. If too many are, return the reason: then
-        the records have to be refused, and are delivered again. Otherwise return None.
+        the records have to be refused, and are delivered again. Otherwise return None. The share is that among the last
+        RECORDS_MIN records, or among the new ones if these are more.
         """
         if not seen:
             return None

@@ -65,6 +65,7 @@ def holds(wide: DataType, narrow: DataType) -> bool:
     of, name = wide.simpleString(), narrow.simpleString()
     if wide == narrow or isinstance(narrow, NullType) or (of, name) == ("double", "float"):
         return True
+    # The digits before and after the decimal point that values of the narrow type may have.
     whole, parts = WHOLE_DIGITS.get(name, 99), 0
     if isinstance(wide, DecimalType):
         if isinstance(narrow, DecimalType):

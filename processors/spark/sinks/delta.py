@@ -205,7 +205,8 @@ class DeltaSink(LakeSink):
 
     def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
         """Write the frame with the entry, or the entry alone if there is no frame. An append has the entry in its
-        options; a MERGE (if there are `changes`) in settings of the session. Raises SinkRefused."""
+        options; a MERGE (if there are `changes`) in settings of the session. An exception of a job over rows becomes
+        OfRows (`of_rows`), because a record may be to blame for it. Raises SinkRefused."""
         text = ledger.encode(entry).decode()
         ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": text}
         options = {**self._spec.options, **ours}

@@ -103,7 +103,7 @@ def _files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
         return FileSink(spec, PosixStore(local_directory(path, key), private=spec.private))
     assert spec.s3 is not None, "the settings say it of every sink"
     store = S3Store.at(path, key, spec.s3)
-    spec = replace(spec, one_file=spec.one_file is not False)
+    spec = replace(spec, one_file=spec.one_file is not False)  # by default each commit in a bucket has one file
     if scratch is None:
         return ExecutorFileSink(spec, store, spark)
     return FileSink(spec, store, Uploads(scratch / f"s3-{quote(spec.name, safe='')}", store))

@@ -180,6 +180,7 @@ class JdbcSink(AdmittedSink):
             connection.run(postgres_sql.add_column(target, column))
         absent = (column for column in have if column not in found)
         self._drift.say((column.name for column in added), (column.name for column in absent))
+        # Of several rows with one key, the row of the newest record is used, if the frame has the records' positions.
         has_sequence = postgres_sql.places_of((SEQUENCE,), columns)
         newest = postgres_sql.places_of((SEQUENCE, *PLACES), columns) if has_sequence else []
         if keys and not newest and not self._has_warned:
@@ -194,7 +195,9 @@ class JdbcSink(AdmittedSink):
         return Staging(table, postgres_sql.take_over(target, table, found, by, newest, order))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> int:
-        """Have Spark write the frame into the staging table, and return the number of its rows."""
+        """Let Spark write the frame into the staging table, whose columns are named by their places: c0, c1, … The
+        column ROW has the order of the rows. Return the number of rows.
+        """
         from pyspark.sql.functions import monotonically_increasing_id
 
         stage("staging")
