@@ -120,11 +120,13 @@ class ListFollower:
             self._note_damage(found)
             found = replace(found, streams=self._published)
         self.streams = found
+        # Every worker reads its settings each time, because the keys of a new stream (credentials, command) are there.
+        wanted = await self.read_wanted()
         if leads or (may_begin and not found.version):
-            await self._write(await self.read_wanted(), in_table)
+            await self._write(wanted, in_table)
         self._published = self.streams.streams
         if not leads:
-            self._own = await self._unpublished(in_table)
+            self._own = await self._unpublished(wanted, in_table)
             self.streams = replace(self.streams, streams=(*self._published, *self._own))
         self._note_former()
         self.reads += 1
@@ -155,8 +157,10 @@ class ListFollower:
         """Remove former streams from the list. Raises `errors.TableError`."""
         self.streams = await self.table.write(without(self.streams, gone)) or self.streams
 
-    async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
-        """Return streams of this worker's settings that have leases, but are not in the list at all.
+    async def _unpublished(
+        self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]
+    ) -> tuple[ListedStream, ...]:
+        """Return streams of this worker's settings (`wanted`) that have leases, but are not in the list at all.
 
         A leader of mld lists a stream before it creates the stream's leases, and it lists every other stream that has
         leases as a former one. So if a stream with leases is not listed, a Java leader has created its leases, and will
@@ -165,7 +169,6 @@ class ListFollower:
         unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
         if not unlisted:
             return ()
-        wanted = await self.read_wanted()
         if (unlisted, wanted) == self._own_for:
             return self._own
         self._own_for = unlisted, wanted

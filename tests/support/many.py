@@ -33,6 +33,8 @@ class ManyFleet(Fleet):
         self.described = 0
         """How often the service was asked about a stream."""
         self.own: dict[str, Sequence[WantedStream]] = {}
+        self.opened: list[tuple[str, str, bool]] = []
+        """Worker, label, and whether the list that the worker had read last has this label, for each stream opened."""
         self.put_to: dict[str, list[bytes]] = defaultdict(list)
         for name in names:
             self.create(name, shard_count)
@@ -55,12 +57,18 @@ class ManyFleet(Fleet):
             name = wanted.label if wanted.arn is None else account_and_name(wanted.arn)[1]
             return await port(name).describe()
 
+        known = {one.label for one in self.own.get(worker_id, self.wanted)}
+
         async def open_stream(listed: ListedStream | None) -> StreamPorts:
             assert listed is not None
+            self.opened.append((worker_id, listed.label, listed.label in known))
             return StreamPorts(port(listed.id.name))
 
         async def wanted() -> Sequence[WantedStream]:
-            return self.own.get(worker_id, self.wanted)
+            found = self.own.get(worker_id, self.wanted)
+            known.clear()
+            known.update(one.label for one in found)
+            return found
 
         return SourcePorts(open_stream, wanted, describe)
 

@@ -76,6 +76,19 @@ async def test_a_new_stream_is_read_within_a_minute_of_its_line(world: ManyFleet
     await world.until(world.all_delivered, 60.0)
 
 
+@in_many_fleet("orders")
+async def test_each_worker_has_read_its_own_list_when_it_opens_a_new_stream(world: ManyFleet) -> None:
+    """The list may give that stream credentials and a command of its own."""
+    world.start("w1")
+    world.start("w2")
+    world.put_in("orders", 3)
+    await world.until(world.all_delivered)
+    world.create("clicks")
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    await world.until(lambda: len(world.opened) == 4, 60.0)
+    assert sorted(world.opened)[::2] == [("w1", "clicks", True), ("w2", "clicks", True)]
+
+
 @in_many_fleet("orders", "clicks", shard_count=2)
 async def test_a_removed_stream_is_given_back_within_a_minute_and_its_rows_stay(world: ManyFleet) -> None:
     world.start("w1")
