@@ -98,7 +98,9 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _event(value: dict[str, Any]) -> ChildEvent:
-    """Return the event in a JSON object that a child printed."""
+    """Return the event in a JSON object that a child printed: its level, its message, and its other members as fields,
+    of which too many are left out and secret ones hidden.
+    """
     level, level_name = _level(value)
     message_name = next((name for name in _MESSAGES if isinstance(value.get(name), str)), None)
     message = NO_MESSAGE if message_name is None else value[message_name]

@@ -121,7 +121,9 @@ class ShardConsumer:
             self._processor.adjust(settings)
 
     async def run(self) -> None:
-        """Perform the activity of each state until the consumer is finished."""
+        """Perform the activity of each state until the consumer is finished. Whatever ends it, the child and the reader
+        do not outlive it (`_abandon`).
+        """
         try:
             while self.state is not ConsumerState.FINISHED:
                 outcome = await PERFORM[self.state](self)
@@ -205,7 +207,10 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _start_reader_and_child(self) -> None:
-        """Position a new reader while the child starts; then send `initialize` to the child."""
+        """Position a new reader at the checkpoint, and meanwhile start the child, if none runs; then send `initialize`
+        to a new child. Raises StreamError, ChildStartError or ProcessorError, but only when both the reader and the
+        child are done.
+        """
         await self._stop_reader()
         self._failures.resume(self._lease)
         if self._processor is None:
@@ -475,7 +480,9 @@ class ShardConsumer:
         return ActivityOutcome.RETRY
 
     async def _send_shard_ended(self) -> ActivityOutcome:
-        """Send `shardEnded` to the child, which must checkpoint, and end the child."""
+        """Send `shardEnded` to the child, and end the child when it has answered. A child that has not checkpointed by
+        then has failed.
+        """
         assert self._processor is not None
         try:
             await self._processor.shard_ended(self._checkpoints.deliver_end)
@@ -547,7 +554,7 @@ class ShardConsumer:
                 return ActivityOutcome.RETRY
 
     async def _notify_shutdown(self) -> ActivityOutcome:
-        """Send `shutdownRequested` to the child, if it is initialized."""
+        """Stop the reader, and send `shutdownRequested` to the child, if it is initialized."""
         await self._stop_reader()
         try:
             if self._processor is not None and self._processor.initialized:
@@ -559,7 +566,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _notify_lease_lost(self) -> ActivityOutcome:
-        """Send `leaseLost` to the child, if it is initialized, and end the child."""
+        """Stop the reader, send `leaseLost` to the child, if it is initialized, and end the child."""
         await self._stop_reader()
         try:
             if self._processor is not None and self._processor.initialized:

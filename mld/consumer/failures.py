@@ -84,7 +84,7 @@ class Failures:
         self._since_s = 0
         """When the first failure of `count` happened, in epoch seconds."""
         self._is_noted = False  # whether the row has a note of failures
-        self._owed: Position | None = None  # the furthest record that a failed processor was given
+        self._failed_to: Position | None = None  # the furthest record that a failed processor was given
         self._asked_before: Position | None = None
         """The record before which the processor was asked to checkpoint."""
         self._candidate: PlacedRecord | None = None
@@ -110,7 +110,7 @@ class Failures:
             return
         self.count = self._level = note.failures
         self._since_s = note.since_s
-        self._is_noted, self._owed = True, note.first
+        self._is_noted, self._failed_to = True, note.first
         if note.first is not None:
             self._search = self._search.resumed(note.first, note.attempts)
 
@@ -134,7 +134,7 @@ class Failures:
         stays until the processor checkpoints. Otherwise a processor that dies whenever it is idle would be restarted
         without pauses.
         """
-        if not self._is_noted or (self._owed is not None and answered < self._owed):
+        if not self._is_noted or (self._failed_to is not None and answered < self._failed_to):
             return False
         self._recover()
         self._parts.keeper.note_failing(self._key, self._token, Failing(0, self._since_s, checkpoint))
@@ -147,7 +147,7 @@ class Failures:
         if self._is_noted and self._here > 1:
             log.info("shard recovered", extra=about("shard_recovered", self._key, failures=self.count))
             self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self.count} failures", shard=self._key)
-        self._is_noted, self._owed = False, None
+        self._is_noted, self._failed_to = False, None
 
     async def note(
         self,
@@ -168,7 +168,7 @@ class Failures:
         before the batch is checkpointed. `why` says how the processor failed, and `last_words` are the last lines of
         its stderr.
         """
-        self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
+        self._is_noted, self._failed_to = True, max(delivered, self._failed_to or delivered)
         self.why, self._last_words, self._candidate = why, last_words, None
         self._since_s = self._since_s if self.count else int(self._parts.clock.wall())
         self.count += 1

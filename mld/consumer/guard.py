@@ -88,7 +88,9 @@ class ChildGuard:
                 )  # fmt: skip
 
     def _start(self) -> None:
-        """Start the shell, and write all present groups to it."""
+        """Start the shell, which reads a new pipe as its stdin, and write all present groups to the pipe. Our end of
+        the pipe is closed when this guard is no longer used, and at the latest when the daemon ends.
+        """
         shells_end, our_end = os.pipe()
         try:
             os.set_blocking(our_end, False)

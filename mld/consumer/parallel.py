@@ -246,9 +246,11 @@ class ParallelProcessor:
     async def process_records(
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
-        """Give the records of a batch to the children, if `wanted` still returns True; `written` is called once they
-        are queued. With `alone` wait until the children have answered everything before the batch, and then the batch.
-        Always return False: `on_answered` counts the answers.
+        """Put the records of a batch into the queues of the children, if `wanted` still returns True; `written` is
+        called once they are queued. With `alone` wait until the children have answered everything before the batch, and
+        then the batch.
+
+        Always return False, because the caller need not count the answer: `on_answered` does.
         """
         if alone:
             await self._unless_gone(self.until_answered())
@@ -266,7 +268,7 @@ class ParallelProcessor:
                 page.unanswered += 1
                 lane.waiting.append((part, page))
                 lane.woken.set()
-        self._note_answers()
+        self._note_answers()  # a page of which no child gets a part counts as answered
         if alone:
             await self._unless_gone(self.until_answered())
         return False
@@ -348,6 +350,7 @@ class ParallelProcessor:
         first_of, last_of = line.first_of, line.last_of  # each child's first and last record
         if not line.is_ordered:
             order = await in_turns(in_order(order, by_position))
+            # The third part of a shared record is the number of its child.
             first_of, last_of = {one[2]: one for one in reversed(order)}, {one[2]: one for one in order}
         if order:
             self._prefix.given(order, last_of)

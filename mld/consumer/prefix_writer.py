@@ -78,8 +78,9 @@ class PrefixWriter:
             self._writing.result()
 
     async def _write(self) -> None:
-        """Write the prefix to the row, again and again, until the row has all noted checkpoints or the lease is
-        lost.
+        """Write the prefix to the row, again and again, until the row has all noted checkpoints or the lease is lost.
+        The pause after a write is STORE_INTERVAL_S; after failures it becomes longer. `flush` ends a pause after a
+        success at once (`_hurried`), and keeps those after failures short.
         """
         retry_s = STORE_INTERVAL_S
         while await self._is_owed():

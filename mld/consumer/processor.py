@@ -185,7 +185,9 @@ class Processor:
         self._metrics.shutdown.note(self._clock.monotonic() - since)
 
     async def end(self) -> str:
-        """End the child as `ChildProcess.end`; return how it ended. A checkpoint under way is stored first."""
+        """End the child as `ChildProcess.end` does, or wait until `kill_soon` has killed it; return how it ended. A
+        checkpoint under way is stored first.
+        """
         self._overdue.close()
         self._is_ending = True
         try:
@@ -329,7 +331,9 @@ class Processor:
                 await self._give_way(line)
 
     async def _answer(self, asked: CheckpointAsked) -> None:
-        """Store a checkpoint and reply. Meanwhile the child waits for us, so no timeout runs."""
+        """Store the checkpoint that a child asks for, unless the conversation has refused it (`asked.refused`), and
+        reply. Meanwhile the child waits for us, so no timeout runs.
+        """
         error = asked.refused
         if error is None:
             self._overdue.heard()

@@ -63,7 +63,7 @@ class ShortLine:
             self._rest = rest[certain:]
 
     def text(self) -> str:
-        """Return the shortened line, without its line end."""
+        """Return the shortened line, without its line end. Records that are not shown are replaced by their number."""
         if self.records > RECORDS_SHOWN:
             left_out = self.records - RECORDS_SHOWN
             _, is_whole, tail = self._rest.rpartition(_RECORD_END)

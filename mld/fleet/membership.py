@@ -102,7 +102,8 @@ class FleetMembership:
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
         """Note who has leases: all owners (`owning`), those of them that have renewed one (`renewing`), and the next
-        owners of pending handoffs (`promised`).
+        owners of pending handoffs (`promised`). Derive from that, and from the reports, which workers are silent,
+        unheard, strangers or show life, and whether this worker is alone.
         """
         reporting = self._looks.moving(now, self._rules)
         # An owner shows life by renewing leases. A worker without leases shows life by a report that was seen to change
@@ -172,7 +173,7 @@ class FleetMembership:
         long at this run, but not yet at the run before, so that the caller logs each once.
 
         `active` are reports that look fresh. A worker that was found dead may get leases again when it has written a
-        newer report; it is forgotten when its report has expired.
+        newer report. That it was found dead is forgotten when its report has expired.
         """
         by_id = {report.worker: report for report in active if not self.is_stranger(report)}
         still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))

@@ -74,7 +74,8 @@ async def refuse_living_others(
     cannot be read.
 
     `scan` is the table as it was just read. If it has no recent report of another application, this returns at once,
-    without reading the lease table again.
+    without reading the lease table again. Otherwise the table is read repeatedly, until a worker of another application
+    shows life, or all of them have been watched for long enough (`_patience_s`).
     """
     rules = ReportRules.of(settings.fleet)
     first = suspects(await stored.all_reports(scan), membership, clock.wall(), rules)

@@ -156,7 +156,9 @@ class LeaseDiscovery:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def _look_forever(self) -> None:
-        """Read waiting rows one after the other."""
+        """Read the rows that wait to be read (`_enqueue`), one after the other. Several tasks do this at the same time,
+        until they are cancelled.
+        """
         while True:
             while not self._waiting:
                 self._has_waiting.clear()

@@ -115,8 +115,8 @@ class DynamoLeaseTable:
 
     async def restore(self, worker: str) -> int:
         """Create a lost table, and those of its rows that `worker` may restore (`may_restore`), without owners. Return
-        how many rows were created. For as long as the table was lost, `apply` then refuses to create other rows,
-        because other workers may restore theirs. Raises TableError.
+        how many rows were created. Afterwards `apply` refuses to create other rows, for as long again as the table was
+        lost, because other workers may still restore theirs. Raises TableError.
         """
         await self.ensure()
         known = self._known.values()

@@ -64,14 +64,14 @@ class GivingAway:
         worker that leaves makes only a few attempts. If its write is refused because a handoff has begun or ended, it
         tries once more with the owners that the row has now.
         """
-        leaving = self._receiver_of
+        receiver_of = self._receiver_of
         for _ in range(writes.RELEASE_WRITES_MAX):
             lease = holding.lease
-            to = lease.handoff_to if leaving is None else await leaving(lease)
+            to = lease.handoff_to if receiver_of is None else await receiver_of(lease)
             if to is None:
                 break
-            answer = await self._assign(holding, to, None if leaving is None else HAND_OVER_ATTEMPTS_MAX)
-            if isinstance(answer, Lease) or leaving is None:
+            answer = await self._assign(holding, to, None if receiver_of is None else HAND_OVER_ATTEMPTS_MAX)
+            if isinstance(answer, Lease) or receiver_of is None:
                 return isinstance(answer, Lease)
             row = None if answer is None else writes.judge_refused_release(lease, answer.row)
             if row is None:
@@ -82,7 +82,7 @@ class GivingAway:
     async def _release(self, holding: Holding) -> bool:
         """Release the lease, so that it belongs to nobody. Return whether the release was certainly applied."""
         release = writes.release(holding.lease)
-        released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
+        released = await self._send_until_answered(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
         if released:
             self.metrics.worker.lease_moves.add(LeaseMove.RELEASED.value)
             self._note_move(holding, NOBODY, f"given back by {self.worker_id}")
@@ -91,7 +91,9 @@ class GivingAway:
     async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> Lease | Refusal | None:
         """Give the lease to the worker `to`. Return the row, the refusal, or None if the outcome stays unknown."""
         lease = holding.lease
-        answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
+        answer = await self._send_until_answered(
+            holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max
+        )
         if isinstance(answer, Refusal):
             refused = "lease %s not given to %s: %s"
             log.info(refused, lease.key, to, answer.why, extra=about("assign_refused", lease.key))
@@ -104,7 +106,7 @@ class GivingAway:
         """Add an event: the lease has gone to the worker `to`; `words` are the details."""
         self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
 
-    async def _give(
+    async def _send_until_answered(
         self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
     ) -> T | None:
         """Send a write, repeatedly after errors, until it is answered. Return the answer, or None if the outcome stays

@@ -644,8 +644,8 @@ class LeaseKeeper:
         return self.clock.monotonic() < holding.until
 
     def is_current(self, holding: Holding) -> bool:
-        """Return whether a holding still exists, even if it is suspended. Before that, suspend it, lift its suspension
-        or end it, if that is due by the clock.
+        """Return whether a holding still exists, even if it is suspended. Before that, do what is due by the clock:
+        suspend it, lift its suspension, or end it.
         """
         key = holding.lease.key
         if self._holdings.get(key) is not holding:

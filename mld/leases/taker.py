@@ -64,7 +64,9 @@ class RoomWatch:
         """The leases that were logged, as long as nobody takes them."""
 
     def saw(self, left: Collection[str], now: float) -> None:
-        """Note the leases that this worker has left to others at `now`, because it has no room."""
+        """Note the leases that this worker has left to others at `now`, because it has no room. Report those that it
+        has left for NO_ROOM_PATIENCE_S: if another worker had taken them, they would not be among `left`.
+        """
         self._since = {key: self._since.get(key, now) for key in left}
         unread = {key for key, since in self._since.items() if now - since >= NO_ROOM_PATIENCE_S}
         self._table.without_room = len(unread)
@@ -203,8 +205,8 @@ class LeaseTaker:
             table.workers, table.unassigned = plan.workers, plan.available
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
-        """Resume leases that an earlier take of unknown outcome has made ours. Remember the takes that may yet be
-        applied, and forget the others.
+        """Resume leases that an earlier take of unknown outcome has made ours; a take raises the counter by one.
+        Remember the takes that may yet be applied, because the counter is unchanged, and forget the others.
         """
         by_key = {lease.key: lease for lease in leases if lease.key in self._unknown_takes}
         ours = [

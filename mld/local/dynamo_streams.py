@@ -78,7 +78,7 @@ def dispatch(
 def _list_streams(
     streams: TableStreams, request: OperationRequest, now: float, account: str, region: str
 ) -> dict[str, Any]:
-    """Answer ListStreams."""
+    """Answer ListStreams: a page of the streams of one account and region, or of one table of it."""
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     table, after = request.text("TableName"), request.text("ExclusiveStartStreamArn") or ""
     found = [
@@ -95,7 +95,7 @@ def _list_streams(
 
 
 def _describe_stream(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
-    """Answer DescribeStream."""
+    """Answer DescribeStream: the stream and a page of its shards, or of the children of one shard (ShardFilter)."""
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     children_of = None
     if (nested := request.nested("ShardFilter")) is not None:
@@ -130,7 +130,7 @@ def _shard_json(shard: ChangeShard) -> dict[str, Any]:
 
 
 def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
-    """Answer GetShardIterator."""
+    """Answer GetShardIterator: an iterator at the position that the request describes."""
     kind = request.choice("ShardIteratorType", _ITERATORS)
     name = request.required("ShardId", _SHARD_ID)
     sequence = request.text("SequenceNumber", _SEQUENCE_NUMBER)

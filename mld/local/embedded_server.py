@@ -70,7 +70,7 @@ class EmbeddedServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self, port: int) -> None:
-        """Begin to listen, and to import moto."""
+        """Begin to listen on this port (0: any free one). Importing moto begins, too, and goes on in the background."""
         loop = asyncio.get_running_loop()
         from mld.local.http2 import Http2Connection  # its library comes with the extra `local`
 
@@ -203,7 +203,8 @@ class EmbeddedServer:
         """Answer a request that moto answers, or that has a fault.
 
         The operation is performed unless the fault replaces it: by an error, or by closing the connection. With
-        `fault.after` the operation is performed first, and only its answer is replaced.
+        `fault.after` the operation is performed first, and only its answer is replaced. With `fault.empty` GetRecords
+        returns no records.
         """
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)

@@ -80,7 +80,9 @@ class Http2Connection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _on(self, event: Event) -> None:
-        """Handle an event of the protocol."""
+        """Handle an event of HTTP/2: begin an exchange with the headers of a request, collect its body, have it
+        answered when it is complete, and give it up if the client resets it.
+        """
         match event:
             case RequestReceived():
                 headers = joined_headers((str(name), str(value)) for name, value in event.headers)

@@ -235,7 +235,10 @@ class Kinesis:
         shard_filter: ListFilter | None = None,
         limit: int = LIST_SHARDS_DEFAULT,
     ) -> ListedShards:
-        """Return one page of shards. With a `token`, no other argument may be given except `limit`."""
+        """Return one page of the shards of the stream `ref`: those after `after_id` that pass the filter, by default
+        all that still have records. The `token` of an earlier page continues it; then no other argument may be given
+        except `limit`.
+        """
         if token is not None:
             if ref is not None or after_id is not None or shard_filter is not None:
                 raise invalid("NextToken and StreamName cannot be provided together.")

@@ -130,7 +130,9 @@ class TableChanges:
             yield self._enable(found[arn], now)
 
     def _items_changed(self, changes: Sequence[tuple[Any, ItemChange]], now: float) -> Iterator[TableEvent]:
-        """Yield an event for each table whose items have changed."""
+        """Yield an event for each table whose items have changed. Changes of a transaction that was rolled back are
+        left out. If our model does not have the stream of a table yet, an event that makes it comes first.
+        """
         by_table: dict[str, list[ItemChange]] = {}
         for table, change in changes:
             if _tables(table.account_id, table.region_name).get(table.name) is not table:

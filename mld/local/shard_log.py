@@ -80,8 +80,9 @@ class ShardLog:
         self._first = 0
 
     def span(self, position: int, *, limit: int, bytes_max: int) -> LogSpan:
-        """Return the records from sequence number `position` on, within the limits, but at least one if there is
-        any.
+        """Return the records from sequence number `position` on, within the limits of records and bytes, but at least
+        one if there is any. Bisections find the place of the first record by its number, and that of the last by the
+        sizes.
         """
         start = max(self._first, bisect_left(self._numbers, position))
         end = min(len(self._numbers), start + limit)  # where the span would end without the limit of bytes

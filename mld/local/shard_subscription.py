@@ -74,7 +74,10 @@ class ShardSubscription:
             self.stopped = Finished(error)
 
     def next_step(self, now: float) -> Step:
-        """Return the next event to send, or until when to wait for one, or that the answer ends."""
+        """Return the next event to send, or until when to wait for one, or that the answer ends. An event is sent if
+        there are records, if the shard has ended, or as a heartbeat. The subscription ends after LIFE_S, or if its
+        shard is gone.
+        """
         if self.stopped is None and now - self.started_s >= LIFE_S:
             self.stop()
         if self.stopped is not None:

@@ -57,7 +57,9 @@ class ChildLoads:
         self._window_began = now
 
     def given(self, number: int, records: int, now: float) -> None:
-        """Note that a child got more records, which wait for it from now on."""
+        """Note that a child got more records, which wait for it from now on. If the present window is over, begin
+        another one first.
+        """
         since = now - self._window_began
         if since >= WINDOW_S:
             self._window_began = now

@@ -56,7 +56,9 @@ class Metrics:
         return part
 
     def end(self, part: ShardMetrics) -> None:
-        """End the part of a lost lease. Does nothing if the lease was acquired again and has a newer part."""
+        """End the part of a lost lease: add its counts to those of the worker, and keep it until its last values are
+        published. Does nothing if the lease was acquired again and has a newer part.
+        """
         if self.shards.get(part.key) is part:
             del self.shards[part.key]
             self.worker.records += int(part.batches.total)

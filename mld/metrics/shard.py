@@ -319,7 +319,9 @@ class ShardMetrics:
         self.is_paused = is_paused
 
     def took(self, page: Page, delivered: Position, wall_s: float) -> None:
-        """Note that a page came from the reader. Its records after `delivered` will be given to the child."""
+        """Note that a page came from the reader: how far it is behind, and when its first record after `delivered`
+        arrived. The records after `delivered` will be given to the child.
+        """
         if page.millis_behind_latest is not None:
             self.saw_lag(page.millis_behind_latest, wall_s)
         self._is_tip_taken = False
@@ -404,7 +406,7 @@ class ShardMetrics:
             self.recovered()
 
     def recovered(self) -> None:
-        """Note that the child works."""
+        """Note that the child works again, so that the shard is not failing any more."""
         self.is_failing = False
 
     def failed(self, reason: str, words: str, wall_s: float) -> None:

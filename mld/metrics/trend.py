@@ -35,7 +35,7 @@ class Trend:
             level = 0 if lag_ms < 1000 else 1 + int(LEVELS_PER_DOUBLING * math.log2(lag_ms / 1000))
             letter = LAG_LETTERS[min(level, len(LAG_LETTERS) - 1)]
         step = max(self._step, int(wall_s) // TREND_STEP_S)
-        passed = min(step - self._step, TREND_STEPS) if self._text else 1
+        passed = min(step - self._step, TREND_STEPS) if self._text else 1  # steps since the last letter
         # `last` is the letter of the present step so far; a new step begins without a lag.
         before, last = (self._text, NO_LAG) if passed else (self._text[:-1], self._text[-1])
         self._text = f"{before}{NO_LAG * (passed - 1)}{max(last, letter)}"[-TREND_STEPS:]

@@ -137,7 +137,8 @@ def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
 
 
 def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[str, int | None]) -> list[str]:
-    """Return a sentence for each kind of fault and place; none if everything adds up.
+    """Compare what the sinks have (`found`) with what they should have (`wanted`). Return a sentence for each kind of
+    fault and place; none if everything adds up.
 
     `checkpoints` are the checkpoints of the open shards.
     """

@@ -79,7 +79,9 @@ class SparkTour(Tour):
         self.say(checked.stdout.strip())
 
     def clear(self) -> None:
-        """Remove what an earlier tour has left in the lake."""
+        """Remove what an earlier tour has left in the lake. Wait first until that tour's Spark session has ended.
+        Raises QuickstartError if it does not end.
+        """
         deadline = time.monotonic() + LAST_HOST_S
         while self._host() is not None:  # an earlier tour was killed, and its host will soon notice
             if time.monotonic() > deadline:

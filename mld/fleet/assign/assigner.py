@@ -220,7 +220,7 @@ class Assigner:
         """
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):
-            view = await self._load(partial(self.views.newer_than, self._oldest(early=early)))
+            view = await self._load(partial(self.views.newer_than, self._view_after(early=early)))
             legacy = await self._load(self.stored_reports.legacy)
         scan = view.scan
         await in_turns(self._observations.scanned(scan.leases, view.ended_at), self.clock)
@@ -269,7 +269,7 @@ class Assigner:
             raise written.errors[0]
         return report
 
-    def _oldest(self, *, early: bool) -> float:
+    def _view_after(self, *, early: bool) -> float:
         """Return the time after which the view for a run must have begun (coordination#assignment-runs): now for an
         early run, else up to `LOOK_PERIOD_S` ago, but after the writes of the last run.
         """

@@ -213,14 +213,18 @@ def _sources(view: View) -> list[tuple[float, Load]]:
     best: list[tuple[float, Load]] = []
     best_total = -1.0
     for metric in view.averages:
-        sources = [(take, load) for load in _hot(view, metric) if (take := _take(view, load, metric)) is not None]
+        sources = [
+            (take, load)
+            for load in _overloaded(view, metric)
+            if (take := _weight_to_take(view, load, metric)) is not None
+        ]
         total = sum(take for take, _ in sources)
         if sources and total > best_total:
             best, best_total = sources, total
     return sorted(best, key=lambda source: (-source[0], source[1].worker))
 
 
-def _hot(view: View, metric: str) -> list[Load]:
+def _overloaded(view: View, metric: str) -> list[Load]:
     """Return the workers that are clearly above the average of this metric, or above their limit. If there are none,
     but a worker is clearly below the average, return the worker with the highest value.
     """
@@ -238,7 +242,7 @@ def _hot(view: View, metric: str) -> list[Load]:
     return []
 
 
-def _take(view: View, load: Load, metric: str) -> float | None:
+def _weight_to_take(view: View, load: Load, metric: str) -> float | None:
     """Return how much weight to take from the worker by this metric, in addition to the handoffs under way; None if
     nothing is to be taken. 0 stands for one lease of a worker whose leases weigh nothing.
     """

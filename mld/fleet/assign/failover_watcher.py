@@ -154,8 +154,8 @@ class FailoverWatcher:
             self._writer.close()
 
     async def _look_forever(self) -> None:
-        """Look at the table when a look is due or was asked for, and take leases in between. After a failed look the
-        next one comes sooner.
+        """Look at the table when a look is due or was asked for, or use a view that another part of this worker has
+        asked for; take leases in between. After a failed look the next one comes sooner.
         """
         failures, self._began_at = 0, self.clock.monotonic()
         again_at = -math.inf
@@ -356,7 +356,9 @@ class FailoverWatcher:
             self.takeover.tried(leases, {}, self.clock.monotonic())
 
     async def _write_takes(self, leases: Sequence[Lease], written: Written) -> None:
-        """Take these leases by conditional writes, and note which owners are dead."""
+        """Take these leases by conditional writes. Note which of them are ours now, and which of their owners are dead
+        (`_exclude_dead`).
+        """
         now, reports_before = self.clock.monotonic(), self._reports
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
         gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}

@@ -205,7 +205,9 @@ class View:
         return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
 
     def move(self, lease: Lease, load: Load, why: Why) -> None:
-        """Note that a lease is to move to the worker of `load`, and change the loads of both workers accordingly."""
+        """Note that a lease is to move to the worker of `load`, and change the loads of both workers accordingly. A
+        move that balances the load is a handoff, if the settings allow handoffs.
+        """
         hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
         self.moves[lease.key] = Move(lease, load.worker, hands_off and why is Why.BALANCE, why)
         source = self.loads.get(lease.actual_owner or "")

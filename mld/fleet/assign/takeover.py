@@ -124,8 +124,8 @@ class Takeover:
     # --- reads of the table -------------------------------------------------------------------------------------------
 
     def saw_all(self, leases: Sequence[Lease], reports: Sequence[WorkerReport], now: float) -> Steps[None]:
-        """Note a read of the whole table that ended at `now`: its leases, which workers live, and who the watchers are
-        now.
+        """Note a read of the whole table that ended at `now`: its leases (others are forgotten), which workers live,
+        and who the watchers are now.
         """
         self.membership.saw_reports(reports, now)
         there = {lease.key for lease in leases}
@@ -141,6 +141,7 @@ class Takeover:
             yield
         promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
         self.membership.saw_owners(owning, renewing, promised, now)
+        # A Java worker that lives without leases has to discover its next one, and gets the additional time for that.
         self._renewed_once &= self.membership.java - (self.membership.showing_life - owning)
         yield from self._end_patience(leases)
         living = [worker for worker in self.membership.possible_watchers if not self.has_ended(worker, now)]
@@ -304,7 +305,7 @@ class Takeover:
         return taken, next_at
 
     def left(self, now: float) -> list[str]:
-        """Return the due leases of open shards that this worker leaves to others, because it has no room."""
+        """Return the due leases of open shards that this worker leaves to others, because it has no room for them."""
         due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
         return due if due and self._loads_without(due).get(self._me, 0) >= self.settings.leases.held_max else []
 

@@ -191,7 +191,9 @@ def _damaged(row: Row, reason: str) -> DamagedLock:
 
 
 def claim(place: Place, over: SeenLock, owner: str, version: str) -> Request:
-    """Return a PutItem of the whole row, on condition that the row is still as read (`over`)."""
+    """Return a PutItem of the whole row, by which `owner` gets the lock under `version`, on condition that the row is
+    still as read (`over`).
+    """
     condition, names, values = _unchanged(place, over)
     return {
         "Item": key_in(place)

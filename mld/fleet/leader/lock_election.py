@@ -240,7 +240,9 @@ class LockElection(LeaderDecider):
     # --- requests, one after the other: `_requests` is held -----------------------------------------------------------
 
     async def _read_and_act(self, table: LockTable) -> None:
-        """Read the row, and hold, claim or watch the lock accordingly."""
+        """Read the row, and hold, claim or watch the lock accordingly. Do nothing if the lock is held already, or while
+        this worker does not want to lead because it has stepped down.
+        """
         if self._is_closed or self._holds():
             return
         self._drop("it expired without a heartbeat")
@@ -343,8 +345,8 @@ class LockElection(LeaderDecider):
             self._drop(f"{_who(refused.lock)} in the row")
 
     async def _give_up(self, reason: str) -> None:
-        """Stop leading, and delete the row if it is ours or may be ours. If that fails a few times, leave the row: it
-        expires by itself.
+        """Stop leading, and delete the row if it is ours or may be ours; if the last claim had no answer, a read shows
+        that. If that fails a few times, leave the row: it expires by itself.
         """
         version = None if self._holding is None else self._holding.version
         self._drop(reason)

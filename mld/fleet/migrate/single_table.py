@@ -21,8 +21,8 @@ from mld.properties.values import ClientVersionConfig
 
 
 def initial_status(stored: TableStatus | None, *, coordinator_table: str | None, migrate: bool) -> TableStatus:
-    """Return the status in which a worker starts. `coordinator_table` is None if there is no legacy table; `migrate` is
-    the value of migrateAllEntitiesToLeaseTable.
+    """Return the status in which a worker starts. `stored` is the status in the row, None if there is no row;
+    `coordinator_table` is None if there is no legacy table; `migrate` is the value of migrateAllEntitiesToLeaseTable.
 
     Raises StartupError if the fleet is not ready for migrate=true.
     """
@@ -41,7 +41,8 @@ def initial_status(stored: TableStatus | None, *, coordinator_table: str | None,
 
 
 def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrate: bool) -> TableStatus:
-    """Return the status of a running worker after it has read the row again. COMPLETE is final.
+    """Return the status of a running worker after it has read the row again; `stored` is the status in the row.
+    COMPLETE is final.
 
     If the row is missing and `migrate` is set, the status stays as it is: a Java leader will write the row again.
     """

@@ -78,7 +78,9 @@ class TableMigration:
             return await self._start()
 
     async def _start(self) -> TableStatus:
-        """Find out which tables exist and what the row says, and choose the routes accordingly."""
+        """Find out which tables exist and what the row `TableMigration3.5` says, and choose the routes accordingly. If
+        the legacy tables are to be used and do not exist, create them first.
+        """
         if self.settings.fleet.metadata_layout is MetadataLayout.LEGACY or await self._is_on_the_way_from_2x():
             await self._ensure_legacy()
         routes = Routes(self.routes.lease_table)

@@ -252,10 +252,12 @@ class VersionMachine:
         return version in (ClientVersion.INIT, stored) or await self._write(row, place, version)
 
     async def _is_of_2x(self) -> bool:
-        """Return whether the fleet works by the rules of 2.x. Called if the table has no row `Migration3.0`
-        (coordination#bare-tables).
+        """Return whether the fleet works by the rules of 2.x, so that a worker without a configured mode has to join it
+        by these rules. Called if the table has no row `Migration3.0` (coordination#bare-tables).
 
-        If the table is bare, a worker that would use the rules of 3.x first watches it for a lease duration, to see
+        A worker that is configured as compatible with 2.x returns False, because its configuration decides; if 2.x has
+        begun to use the table just now, it refuses to start. For all others, the table must be bare. If such a table is
+        certainly of 2.x, a worker without a configured mode returns True. Otherwise this watches for a lease duration
         whether workers of 2.x renew leases. Raises StartupError if they do and this worker is configured for 3X;
         TableError.
         """

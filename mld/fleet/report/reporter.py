@@ -190,7 +190,9 @@ class Reporter:
             await wait_for_event(self._sampled, min(limit_s, self.settings.report_period_s))
 
     async def _report_while_on(self) -> None:
-        """Report at a fixed rate. Missed ticks are skipped."""
+        """Report at a fixed rate until reporting is turned off. Missed ticks are skipped, and failed reports repeated
+        before the next tick.
+        """
         period_s = self.settings.report_period_s
         tick_at = self.clock.monotonic()
         off = self._reporting.off.is_set()
@@ -229,7 +231,7 @@ class Reporter:
         return {} if self.source is None else {CPU: means}
 
     async def _write(self, figures: Mapping[str, tuple[float, ...]]) -> bool:
-        """Write a report with these figures. Return whether it was certainly written."""
+        """Write a report with these figures, unless `close` was called. Return whether it was certainly written."""
         async with self._write_lock:
             if self._closed:
                 return False
