@@ -50,6 +50,7 @@ class Scrubber:
         self.hide(secrets)
 
     def hide(self, secrets: Iterable[str]) -> None:
+        """Hide these secrets as well from now on, in all forms in which programs pass them on."""
         self._known |= {form for secret in secrets for form in _forms(secret)}
         longest_first = sorted(self._known, key=lambda form: (-len(form), form))
         self._pattern = re.compile("|".join(map(_exactly, longest_first))) if longest_first else None

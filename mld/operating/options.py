@@ -97,7 +97,9 @@ def with_file(*names: str, acts: bool = False, more: str = "") -> Callable[[F], 
 
 
 def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[Sequence[str], Sequence[str]]:
-    """Split the words of a command line after the first `count`; one word later if a properties file is among them."""
+    """Split the words of a command line after the first `count`. The properties file counts as one more word, unless it
+    is given by an option, or by the environment variable.
+    """
     by_variable = os.environ.get(FILE_VARIABLE) and not (words and words[0].endswith(FILE_SUFFIX))
     if not option_file and not by_variable:
         count += 1

@@ -345,7 +345,9 @@ def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
 
 
 def own(descriptor: int, *, close: bool = False) -> int:
-    """Return a copy of the descriptor in the server's own range. `close`: close the original."""
+    """Return a copy of the descriptor, with a number in the server's own range (from SERVER_FD_MIN on), all of which a
+    forked child closes. `close`: close the original.
+    """
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, SERVER_FD_MIN)
     if close:
         os.close(descriptor)

@@ -151,7 +151,8 @@ class Engine:
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
-        """Run dead letters, under the positions in `rows`, into all sinks, or into the sinks `only`.
+        """Run dead letters, under the positions in `rows`, into all sinks, or into the sinks `only`. Letters that
+        fail again become new letters, however many fail in a row.
 
         If the shard that stands for the letters has to stop, the sinks' marks show how far the replay has come. Raises
         SessionGone and Stopped."""

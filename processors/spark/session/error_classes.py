@@ -137,7 +137,9 @@ def is_of(error: BaseException, *known: str) -> bool:
 
 
 def kind_of(causes: Sequence[Cause]) -> ErrorKind:
-    """Return the meaning of an exception, from the exception itself and all of its causes."""
+    """Return the meaning of an exception, from the exception itself and all of its causes. If they have several
+    meanings, the one that comes first in ErrorKind counts.
+    """
     found = {_kind(cause) for cause in causes}
     return next(kind for kind in ErrorKind if kind in found or kind is ErrorKind.UNKNOWN)
 

@@ -129,7 +129,8 @@ def of_ledger(columns: Columns, new: StructType) -> StructType:
 def to_ledger(had: Columns, whole: StructType) -> Columns:
     """Return the columns for the ledger, as texts.
 
-    `had` are the columns in the ledger so far. `whole` are the same columns as types (`of_ledger`), after `grown`."""
+    `had` are the columns in the ledger so far. `whole` are the same columns as types (`of_ledger`), after `grown`. A
+    column of type void, which the frame lacks, keeps the text that it has in the ledger."""
     kinds = ((one.name, text_of(one.dataType)) for one in whole)
     return tuple((name, dict(had)[name] if kind == "void" else kind) for name, kind in kinds)
 
