@@ -51,8 +51,8 @@ class Surprises:
 
 
 def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type[PortT]]:
-    """Return a decorator for a class that implements a port: its public coroutines raise `kind` for every error that is
-    not ours.
+    """Return a decorator for a class that implements a port: its public coroutines raise only `OUR_OWN` errors. In
+    place of any other error they raise what `kind` makes from a text, and each kind of such an error is logged once.
     """
 
     surprises = Surprises()

@@ -130,7 +130,10 @@ class ServiceTime:
         return is_news
 
     def _believe(self, ahead_s: float, now: float) -> None:
-        """Use this difference from now on. Log it if this machine's clock turns out to be wrong."""
+        """Use the difference `ahead_s` (AWS's time minus our monotonic clock, which shows `now`) from now on.
+
+        If this machine's clock turns out to be wrong, log that, unless nearly the same error was logged last.
+        """
         self._ahead_s = self._most_s = ahead_s
         self._since, self._doubted_s = now, None
         offset_s = self.offset_s

@@ -83,7 +83,7 @@ class TaskList(Generic[StateT]):
             task = asyncio.ensure_future(kept_running(wanted[name].run, name, self._clock))
             self._running[name] = task
             task.add_done_callback(self._on_done)
-        others = [task for task in ending if task is not asyncio.current_task()]
+        others = [task for task in ending if task is not asyncio.current_task()]  # a task cannot wait for itself
         if others:
             await asyncio.wait(others)
 

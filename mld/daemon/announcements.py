@@ -156,9 +156,9 @@ async def announcing(
     async def announce() -> None:
         """Call `Announcements.step` whenever the phase may have changed, and at least every `tick_s`."""
         while True:
-            now = phase()
-            status = text() if now is LifePhase.RUNNING else now.value
-            announcements.step(clock.monotonic(), now, overdue(), status)
+            present = phase()
+            status = text() if present is LifePhase.RUNNING else present.value
+            announcements.step(clock.monotonic(), present, overdue(), status)
             changes = (event.wait() for event in (initialized, stop_asked) if not event.is_set())
             waiting = [asyncio.ensure_future(one) for one in (clock.sleep(tick_s), *changes)]
             try:

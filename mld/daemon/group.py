@@ -150,6 +150,7 @@ class WorkerGroup:
             if end is not None:
                 self._end(end)
                 return
+            # The pause before the restart grows with each failure in a row; a long run begins a new row.
             worker.failures = 1 if time.monotonic() - worker.started_at > STEADY_S else worker.failures + 1
             pause_s = restart_pause_s(worker.failures)
             worker.status = f"{end_in_words(code)}; starts again in {pause_s:.0f} s"
@@ -174,9 +175,9 @@ class WorkerGroup:
                 worker.is_begun = False
                 return EXIT_FAILURE
             assert worker.process is not None
-            theirs.close()
+            theirs.close()  # the process has inherited its own copy
             ours.setblocking(False)
-            if self._stop.is_set():
+            if self._stop.is_set():  # the group was stopped while the process was being started
                 _send(worker, signal.SIGTERM)
             worker.lifeline = ours
             try:
@@ -206,7 +207,7 @@ class WorkerGroup:
             DEFINED: json.dumps(list(self._plan.definitions)),
             SOCKET: str(worker.notify),
         }
-        if self._manager.keepalive_s is not None:
+        if self._manager.keepalive_s is not None:  # then the worker sends signs of life as often as this process does
             micros = self._manager.keepalive_s * KEEPALIVES_PER_WATCHDOG * 1e6
             environ[WATCHDOG_MICROS] = str(round(micros))
         return environ
@@ -251,6 +252,7 @@ class WorkerGroup:
                 worker.is_ready = True
             elif line.startswith(b"STATUS="):
                 worker.status = line[7:].decode(errors="replace")
+            # A worker that needs more time to start or stop: ask the service manager for as much.
             elif line.startswith(EXTEND) and (not self._was_ready or self._stop.is_set()):
                 within_s = int(line.partition(b"=")[2]) / 1e6
                 (self._manager.stopping if self._stop.is_set() else self._manager.starting)(within_s)

@@ -82,7 +82,7 @@ async def run_daemon(request: RunRequest) -> int:
     daemon = _Daemon(request)
     daemon.log_start()
     try:
-        if not await daemon.open_clients():
+        if not await daemon.open_clients():  # a signal asked for a stop
             return EXIT_OK
         tune_process()
         return await daemon.run(daemon.make_worker())

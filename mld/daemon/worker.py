@@ -265,14 +265,14 @@ class Worker:
             if tokens.get(key) != running.consumer.token:
                 self.fleet.failover_watcher.gave()  # watch the new owner, who may fail
                 running.consumer.lose_lease()
-            elif key not in held:
+            elif key not in held:  # suspended
                 continue
             elif self.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
-                self.fleet.failover_watcher.gave()
+                self.fleet.failover_watcher.gave()  # as above
                 running.consumer.hand_off()
-            else:
+            else:  # an operator may have asked for something in the row
                 running.consumer.heed(held[key].lease)
         return held
 
@@ -382,7 +382,7 @@ class Worker:
             changed.cancel()
         waited.cancel()
         if leaving.done():
-            leaving.result()
+            leaving.result()  # raises the error if it failed
 
     async def _release_rest(self) -> None:
         """Release the leases that no consumer gave away: those of completed shards, and of children

@@ -11,7 +11,8 @@ reading its connection.
 
 Here "subscription" means the event stream that SubscribeToShard opens. It lives for five minutes, so it is renewed
 before: a second subscription is opened while the first one is still read. What the reader knows about its subscriptions
-and how far it has come is one value, its `Course`; functions of `subscriptions` return the next one after each step.
+and how far it has come is one value, its `Course`; functions of `subscriptions` return the next one after each step. A
+"promise" tells the liveness probe within which time the reader's next step will end.
 """
 
 from __future__ import annotations
@@ -268,14 +269,14 @@ class FanOutReader(ShardReader):
         try:
             await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=IDLE_MAX_S)
             if not reading.done() and renewal.done() and self._renewed(renewal):
-                return None
+                return None  # `_renewed` has closed the old subscription
             await asyncio.wait({reading}, timeout=IDLE_MAX_S)
             if not reading.done():
                 raise self._silence()
             error = reading.exception()
             if error is None and (page := reading.result()) is not None:
                 return page
-            await asyncio.wait({renewal})  # opening the new subscription may be what ended the old one
+            await asyncio.wait({renewal})  # the old subscription is over; opening the new one may be what ended it
             if self._renewal is None or not self._renewed(renewal):
                 if error is None:
                     self._metrics.subscriptions.add("ended")

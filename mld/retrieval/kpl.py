@@ -195,7 +195,8 @@ class Work:
 
 
 def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """Return the user records in a record's payload; None if the record is not an aggregate.
+    """Return the user records in a record's payload; None if the record is not an aggregate. An aggregate begins with
+    MAGIC and ends with the MD5 digest of everything in between, which is a protobuf message.
 
     Raises MisroutedAggregateError if a user record does not belong to `hash_range` (None: unknown). The aggregate was
     built for another shard then, and its producer sends all of it again, so no part of it may be delivered. Raises

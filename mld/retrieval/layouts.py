@@ -62,7 +62,7 @@ def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
     """
 
     def text(name: str) -> bytes:
-        """Return the bytes of a text in the record, without quotes. Raises ValueError."""
+        """Return the bytes of a text in the record, with its quotes. Raises ValueError if there is no such text."""
         if name not in members:
             raise ValueError(f"a record without {name}")
         start, end = members[name]
@@ -80,7 +80,9 @@ def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
 
 
 def _data(text: bytes) -> bytes:
-    """Return the base64 text of a payload without quotes; if it is not plain, decode it and encode it again."""
+    """Return the base64 text of a payload, given with its quotes, without them. If it is not plain, decode it and
+    encode it again.
+    """
     if BACKSLASH not in text and len(text) % 4 == 2:  # base64 and the two quotes
         return text[1:-1]
     return b2a_base64(a2b_base64(json.loads(text.decode())), newline=False)
@@ -209,7 +211,7 @@ def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: i
         if name in _COLUMN_NAMES:
             names.append(name)
     assert head is not None
-    if _TIME not in members:
+    if _TIME not in members:  # an empty group stands for the missing time
         time_head = ARRIVAL_UNKNOWN
         parts.append(b"()")
         names.append(_TIME)

@@ -5,7 +5,8 @@ module does the I/O; `starting_points`, `pacing` and `answer_verdicts` decide wh
 
 Promises: every record after the start is delivered, in order. The last record of a page may come again at the beginning
 of the next page, where the checkpoint filter removes it. The end of the shard is delivered only after all its records.
-Errors are retried for ever, because a reader cannot know which errors are permanent.
+Errors are retried for ever, because a reader cannot know which errors are permanent. A "promise" (in names) tells the
+liveness probe within which time the reader's next step will end.
 """
 
 from __future__ import annotations

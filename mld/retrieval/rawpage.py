@@ -40,8 +40,8 @@ class Sequences:
     def add(self, numbers: list[bytes]) -> None:
         """Add the next numbers of the page, at least one.
 
-        As long as all have the same length, they are compared as texts: the result is the same as with integers, and
-        much faster.
+        As long as all are in order and have the same length, they are compared as texts: the result is the same as with
+        integers, and much faster. After that they are compared as integers.
         """
         row = [self.last, *numbers] if self.count else numbers
         if not self.count:

@@ -148,7 +148,7 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
     if not state.follows_tip or state.last_sequence is not None or page.millis_behind_latest is None:
         return state
     tip_s = asked_wall_s - LATEST_MARGIN_S
-    if state.tip_s is not None:
+    if state.tip_s is not None:  # advance by no more than the time that has passed, even if the wall clock was set
         tip_s = min(tip_s, state.tip_s + asked_s - state.anchored_at_s)
     return replace(state, anchor_s=tip_s - page.millis_behind_latest / 1000, tip_s=tip_s, anchored_at_s=asked_s)
 

@@ -40,7 +40,7 @@ def inflated(payload: bytes) -> bytes:
     """Return a compressed payload uncompressed. Raises UndecodableError."""
     inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(payload, PAYLOAD_BYTES_MAX)
+        found = inflater.decompress(payload, PAYLOAD_BYTES_MAX)  # stops at the limit, and keeps what is left over
         if inflater.unconsumed_tail or (not inflater.eof and len(found) == PAYLOAD_BYTES_MAX):
             raise UndecodableError(f"it inflates to more than {PAYLOAD_BYTES_MAX} bytes")
         found += inflater.flush()

@@ -126,7 +126,11 @@ class SchemaPreparer:
         return JoinedBatch(parts, batch)
 
     async def _unframed(self, records: Sequence[PlacedRecord], budgets: RecordBudgets) -> list[PlacedRecord] | None:
-        """Return the records without schema frames; None if no record has one."""
+        """Return the records without schema frames; None if no record has one.
+
+        The versions that some hundred records name (RECORDS_AHEAD) are looked up together. Then these records are
+        rewritten a few at a time, with a turn for other tasks in between.
+        """
         found = list(records)
         # `total` is the size of the records so far, in bytes; `wait_s` is how long the page may still wait for lookups.
         total, is_changed, wait_s = 0, False, PAGE_LOOKUPS_S

@@ -102,10 +102,8 @@ class ControlAnswers:
 
     def _about(self, trace: ProtocolTrace) -> dict[str, Any]:
         """Return a description of the shard's child now, which is sent before its messages."""
-        part, at = (
-            self._status.metrics.shards.get(trace.shard_id),
-            self._status.instant(),
-        )  # `trace.shard_id` is the lease key
+        part = self._status.metrics.shards.get(trace.shard_id)  # `trace.shard_id` is the lease key
+        at = self._status.instant()
         return {
             "shard": trace.shard_id,
             "child": trace.running,

@@ -45,8 +45,8 @@ PROBE_TIMEOUT_S = 1.0
 REQUEST_LINE_BYTES = 64  # how many first bytes of a request are read to see whether it asks for a probe
 ACCEPTS_PER_TURN = 32
 ACCEPT_PAUSE_S = 0.5  # pause when the system has no file handle for another connection
-PACE_S = 0.25  # shortest time for a request at a place, once the connection has had more requests than a page needs
-UNPACED_REQUESTS = 8
+PACE_S = 0.25  # for this long a request takes a place at least: by a pause after it, or at the end of its connection
+UNPACED_REQUESTS = 8  # how many first requests of a connection have no pause after them; a page needs fewer
 IDLE_TIMEOUT_S = 60.0  # between the requests of one connection
 REQUESTS_PER_CONNECTION_MAX = 1_000
 BAD_REQUEST = 400
@@ -69,6 +69,7 @@ class HttpServer:
         self._answering: set[asyncio.Task[None]] = set()
         """The tasks that answer probes without a place."""
         self._waiting: deque[tuple[socket.socket, str, asyncio.TimerHandle]] = deque()
+        """The connections that wait for a place, each with its peer's address and the timer that ends its wait."""
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port; for port 0 the system chooses one. Raises OSError if the address is taken."""

@@ -24,7 +24,10 @@ _COMMON = {
 
 
 async def next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """Return the head of the next request; None if the caller has ended the connection. A body is not read."""
+    """Return the head of the next request; None if the caller has ended the connection.
+
+    A body is not read. If there is one, the state of `connection` shows that the request has not come to its end.
+    """
     found: h11.Request | None = None
     while True:
         match connection.next_event():

@@ -77,6 +77,7 @@ class Notifier:
             looks: list[tuple[AlertBook, Collection[FleetFault]]] = [(mine, self._found_here())]
             if of_fleet is not None or self.speaks():
                 fleet, trouble = await self.look()
+                # This worker posts for the fleet no more, and has not posted a fault of the table that is over now.
                 if trouble is None and not self.speaks() and (of_fleet is None or TABLE.id not in of_fleet.posted):
                     of_fleet = None
                 elif fleet is not None:

@@ -71,7 +71,9 @@ class Publisher:
             await self._publish(datums, stamp_s)
 
     async def close(self) -> None:
-        """Send the remaining values, within a few seconds, and stop."""
+        """Stop, and send the remaining values: first those that `run` is sending, then those that were noted since.
+        What is not sent within LAST_SEND_S is lost.
+        """
         self._stopping.set()
         try:
             async with asyncio.timeout(LAST_SEND_S):

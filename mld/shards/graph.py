@@ -348,6 +348,10 @@ class Walk:
     def _conclude(self, shard_id: str) -> bool:
         """Decide which leases to create because of one shard, after its parents were visited. Return whether the shard
         descends from a shard that has a lease or gets one.
+
+        If it does not, the shard is only noted as wanted: a child of it that needs a lease for its parent gives it one.
+        Under LATEST it is not even noted, because old shards are not read. If it does, its parents that have no lease
+        get one, as far as they need it.
         """
         parents = self._parents(shard_id)
         # The parents that have a lease or descend from one, and those that get a lease if this shard needs it.

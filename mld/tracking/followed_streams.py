@@ -78,7 +78,8 @@ class FollowedStreams(TrackedStreams):
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
         """Create the missing lease rows of all listed streams at the start, as `TrackedStreams.make_leases` does for
-        one stream. Raises StreamNotFoundError if no stream of the list can be consumed.
+        one stream. Return True if there may now be rows that `scan` lacks. Raises StreamNotFoundError if no stream of
+        the list can be consumed.
         """
         may_create = await leads()
         is_leader = await self.needs.fleet.leader.is_leader()
@@ -90,7 +91,7 @@ class FollowedStreams(TrackedStreams):
         if not self.consumed.streams:
             raise StreamNotFoundError(self.follower.sentence or "the list of streams is empty; see mld.streams")
         if not may_create:
-            return scan.is_empty
+            return scan.is_empty  # another worker fills an empty table
         return await self._fill_empty(scan)
 
     def loops(self) -> Sequence[Loop]:
@@ -198,6 +199,7 @@ class FollowedStreams(TrackedStreams):
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return  # by now the list may name the stream again
+            # A counter that has not changed for a lease duration shows that nobody renews the lease.
             is_still = self._doomed.is_still(lease.key, view.began_at, self.needs.settings.leases.duration_s)
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra=about("lease_deleted", lease.key))

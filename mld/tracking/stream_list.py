@@ -120,28 +120,28 @@ def identify(
     same = listed if listed is not None and (listed.id.account, listed.id.name) == (account, name) else None
     remade = same is not None and None not in (created_ms, same.created_ms) and created_ms != same.created_ms
     known = None if same is None or remade else same.id.epoch
-    there = sorted(one.epoch for one in in_table if (one.account, one.name) == (account, name))
+    leased = sorted(one.epoch for one in in_table if (one.account, one.name) == (account, name))
     if epoch is not None:
         if remade and same is not None and epoch == same.id.epoch:
             return (
                 f"stream {label} was deleted and made again, but {key} still is {epoch}, which its old leases have; "
                 "remove the key, or give another epoch"
             )
-        others = [known] if known is not None else [] if remade else there
-        if others and epoch not in others:
+        expected = [known] if known is not None else [] if remade else leased
+        if expected and epoch not in expected:
             return (
-                f"{key} is {epoch}, but the leases of stream {label} in the table have the epoch {others[-1]}; "
-                f"remove the key, or set it to {others[-1]}"
+                f"{key} is {epoch}, but the leases of stream {label} in the table have the epoch {expected[-1]}; "
+                f"remove the key, or set it to {expected[-1]}"
             )
         return StreamId(account, name, epoch)
     if known is not None:
         return StreamId(account, name, known)
-    if there and not remade:
-        return StreamId(account, name, there[-1])
+    if leased and not remade:
+        return StreamId(account, name, leased[-1])
     if created_ms is None:
         return f"the service does not say when stream {label} was made; set {key}"
     made_s = max(1, created_ms // 1000)
-    return StreamId(account, name, made_s if not there else max(made_s, there[-1] + 1))
+    return StreamId(account, name, made_s if not leased else max(made_s, leased[-1] + 1))
 
 
 def account_and_name(arn: str) -> tuple[str, str]:

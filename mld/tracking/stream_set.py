@@ -231,7 +231,7 @@ class TrackedStreams:
                 except Exception as error:
                     log.warning("shard sync failed: %s", survived(error, "syncing"), extra={"action": "sync_failed"})
                     self._has_sync_due.set()
-                    break
+                    break  # the table cannot be read: the streams that are left are tried again, too
                 self._sync_due.discard(stream)
                 if await self._fill(stream, rows):
                     self.needs.fleet.wake_leases()

@@ -44,7 +44,9 @@ class Chunks:
         return self._expected is _Expected.NOTHING
 
     def feed(self, data: bytes) -> Iterator[memoryview]:
-        """Take the next bytes, and yield the pieces of the body in them. Raises BrokenAnswerError."""
+        """Take the next bytes, and yield the pieces of the body in them: the data of the chunks. The lines around the
+        data (sizes, line ends, trailers) are collected until they are whole. Raises BrokenAnswerError.
+        """
         view = memoryview(data)
         at = 0
         while at < len(data):

@@ -194,7 +194,9 @@ class WireService:
         )
 
     async def _bounded(self, operation: str, timeout_s: float | None, work: Callable[[TimeLimit], Awaitable[T]]) -> T:
-        """Return what `work` returns, within the time limit. Raises only errors of mld, or UnusualError."""
+        """Return what `work` returns, within `timeout_s`. `work` is given the running time limit, to see whether it is
+        over. Raises only errors of mld, or UnusualError; `operation` names the call in them.
+        """
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         limit = self._limits.pop() if self._limits else TimeLimit()
         try:
@@ -231,7 +233,7 @@ class WireService:
         job: Job | None = None
         try:
             found = await self._answered(operation, params, place, limit)
-            kept = place.origin
+            origin = place.origin
             if isinstance(found, Incoming):
                 work = partial(self._read, incoming=found, read=read, place=place)
                 try:
@@ -251,8 +253,8 @@ class WireService:
             value: T = await job.value()
             return value
         except asyncio.CancelledError:
-            if limit.is_over and kept is not None:
-                self._places.distrust(kept)  # at once: the caller may retry before the thread has noticed
+            if limit.is_over and origin is not None:
+                self._places.distrust(origin)  # at once: the caller may retry before the thread has noticed
             raise
 
     async def _answered(
@@ -290,7 +292,7 @@ class WireService:
             except Exception as error:
                 if is_last or not self._requests.corrected_clock(error, answer):
                     raise
-            else:
+            else:  # botocore sees no error in this answer, although its status is not a success
                 raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
 
         try:

@@ -157,7 +157,7 @@ class Connection:
             while left:
                 data = self._received(self.socket.recv, min(left, PART_BYTES))
                 if not data:
-                    incoming.end()
+                    incoming.end()  # raises, because the answer is not whole
                 left -= len(data)
                 feed(data)
         return incoming.passed_on()

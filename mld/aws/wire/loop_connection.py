@@ -143,7 +143,7 @@ class LoopConnection:
         except GONE as error:
             raise self._incoming.cut_off(f"{type(error).__name__}: {error}") from error
         if not data:
-            self._incoming.end()
+            self._incoming.end()  # raises if the answer is not whole
         self._feed(data, answer)
         if self._is_tls and not answer.done() and self._socket.pending():  # type: ignore[attr-defined]
             self._loop.call_soon(self._readable_again, answer)
