@@ -39,6 +39,8 @@ LEVELS: Mapping[str, int] = {
     "NULL": logging.NOTSET,
 }
 """The levels of logback, and two names that Python has for levels."""
+LOG4J_LOGGERS = "loggers"
+"""The element that has the levels in a file for Log4j 2, in lower case; logback has none of this name."""
 ROOT = ""
 OURS = ("mld", "botocore", "boto3", "urllib3", "asyncio", "werkzeug", "py")
 """First parts of the names of loggers in this process. A logger named after a class of Java logs nothing here."""
@@ -74,6 +76,8 @@ def levels_of(file: str, env: Mapping[str, str], *, again: bool = False) -> Logb
         raise LogbackError(f"it {error}") from error
     except (SyntaxError, ValueError, LookupError, RecursionError) as error:
         raise LogbackError(str(error)) from error
+    if any(_tag(element) == LOG4J_LOGGERS for element in document):
+        raise LogbackError("it is a file for Log4j 2, whose levels have no effect here")
     reading = _Reading(env)
     for element in document:
         reading.take(element)

@@ -124,7 +124,7 @@ class ShardMetrics:
     """1 for each expired iterator."""
     subscriptions: Tally = tally(
         "mld_subscriptions_total",
-        "Subscriptions of enhanced fan-out: opened, renewed, ended, refused, broken or taken (by somebody who "
+        "Subscriptions of enhanced fan-out: opened, renewed, ended, refused, broken or taken (another application "
         "subscribed by the same consumer).",
         "result",
     )
@@ -208,7 +208,8 @@ class ShardMetrics:
     last_error_wall_s: float = field(init=False, default=0.0)
     dropped_aggregates: Tally = tally(
         "mld_aggregates_dropped_total",
-        "KPL aggregates that were not opened: `range` are lost to this application, `malformed` are delivered closed.",
+        "KPL aggregates that were not opened: `range` are for another shard and not delivered, `malformed` are "
+        "delivered as they came.",
         "why",
     )
     budget_refusals: Tally = tally(
@@ -255,15 +256,15 @@ class ShardMetrics:
 
     @shown(
         "mld_shard_behind_seconds",
-        "Age of the oldest record that is not done: the first one in the child's hands, else what Kinesis said last, "
-        "counted on from then; absent until it has said it.",
+        "Age of the oldest record that the child has and has not done; without such a record the lag that Kinesis "
+        "reported last; absent before the first report.",
         java="ProcessTask MillisBehindLatest",
     )
     def behind_s(self, at: Instant) -> float | None:
         lag_ms = self.lag_ms(at.wall_s)
         return None if lag_ms is None else lag_ms / 1000
 
-    @shown("mld_shard_behind_age_seconds", "How long ago Kinesis said how far behind the shard is.")
+    @shown("mld_shard_behind_age_seconds", "How long ago Kinesis reported the lag of the shard.")
     def behind_age_s(self, at: Instant) -> float | None:
         return None if self.behind_ms is None else max(0.0, at.wall_s - self.behind_wall_s)
 
@@ -276,15 +277,15 @@ class ShardMetrics:
 
     @shown(
         "mld_shard_state",
-        "1 for what the shard's consumer is about: processing, idle, stalled, unreadable, failing, parked, ending or "
-        "paused; 0 for everything else.",
+        "1 for the state of the shard: processing, idle, stalled, unreadable, failing, parked, ending or paused; 0 for "
+        "each other state.",
         "state",
     )
     def states(self, at: Instant) -> Mapping[str, int]:
         is_now = self.activity_at(at.wall_s)
         return {activity.value: int(activity is is_now) for activity in ShardActivity}
 
-    @shown("mld_child_busy_seconds", "Age of the batch in the child's hands; 0 while it has none.")
+    @shown("mld_child_busy_seconds", "Age of the batch that the child has; 0 while it has none.")
     def busy_or_none_s(self, at: Instant) -> float:
         return self.busy_s(at) or 0.0
 

@@ -62,7 +62,8 @@ class WorkerMetrics:
     leases; else None."""
     lease_moves: Tally = tally(
         "mld_lease_moves_total",
-        "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",
+        "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired; twin: to another "
+        "process with our worker id), by how.",
         "how",
     )
     """By `LeaseMove`."""
@@ -118,6 +119,10 @@ class WorkerMetrics:
         self.late_answers += 1
         self.late_words, self.late_until = words, now + max(LATE_S_MIN, late_for_s)
 
-    @shown("mld_faults", "What this worker knows to be wrong, by kind: with itself, its shards and the table.", "kind")
+    @shown(
+        "mld_faults",
+        "Faults that this worker knows of itself, its shards and the table, by kind (the verdict).",
+        "kind",
+    )
     def faults(self, _: Instant) -> Mapping[str, int]:
         return self.fault_counts

@@ -67,6 +67,11 @@ def test_loggers_of_java_are_said_to_do_nothing(tmp_path: Path) -> None:
     assert "loggers of Java (software.amazon.kinesis), which log nothing here" in ignored
 
 
+def test_a_file_for_log4j_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogbackError, match="for Log4j 2"):
+        read(tmp_path, '<Appenders/><Loggers><Root level="warn"/></Loggers>')
+
+
 def test_what_is_no_xml_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(LogbackError, match=r"mismatched|no element"):
         read(tmp_path, "<root>")
