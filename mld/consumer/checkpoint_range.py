@@ -70,7 +70,9 @@ class CheckpointRange:
         return replace(self, first=min(self.first or first, first), largest=max(self.largest, largest))
 
     def at_shard_end(self) -> CheckpointRange:
-        """Return the range after `shardEnded` was given to the processor. May be repeated."""
+        """Return the range after `shardEnded` was given to the processor: a checkpoint of everything delivered now
+        stores SHARD_END. May be repeated.
+        """
         if self.end_sequence is not None:
             return self
         return replace(self, end_sequence=self.largest, largest=SHARD_END)

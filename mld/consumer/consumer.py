@@ -406,7 +406,10 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     def _note_batch(self, batch: CountedRecords, took_s: float) -> None:
-        """Note that the child has answered a batch, and so everything before it."""
+        """Note that the child has answered a batch, and so everything before it: in the metrics, in the state of the
+        failures, and in the keeper's figures of the shard's load. A checkpoint that was refused before no longer counts
+        as a reason for the child's death.
+        """
         self._checkpoints.refused = False
         self.part.answered(batch, took_s, self._parts.clock.wall())
         self._failures.accepted(batch.largest)

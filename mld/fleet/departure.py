@@ -117,7 +117,9 @@ class Departure:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the worker that takes over each of these leases, by key. Raises TableError."""
+        """Return the worker that takes over each of these leases, by key, from a new view of the table and all reports.
+        A lease without a receiver is not in the result. Raises TableError.
+        """
         scan = (await self.views.newer_than(self.clock.monotonic())).scan
         found = await self.reports.all_reports(scan)
         now, wall_s = self.clock.monotonic(), self.clock.wall()

@@ -65,7 +65,9 @@ class Observations:
             self._handoffs.keep(there)
 
     def saw(self, lease: Lease, now: float) -> None:
-        """Note one row, read at `now`."""
+        """Note one row, read at `now`, and which handoff is pending in it, if any. A row that is new here counts as
+        unchanged since `now`; if nobody has the lease, since `NEVER`.
+        """
         self._rows.saw(lease.key, _shown(lease), now, NEVER if lease.actual_owner is None else now)
         if lease.checkpoint_owner is None:
             self._handoffs.forget(lease.key)

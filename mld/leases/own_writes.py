@@ -148,7 +148,9 @@ class OwnWrites:
         return [one.at for one in self._rows[key].waiting] if key in self._rows else []
 
     def send(self, seen: Lease, at: float, position: Position | None = None) -> Sent:
-        """Note that a write based on the row as `seen` is sent; return the write with its span."""
+        """Note that a write based on the row as `seen` is sent; return the write with its span. If a later state of the
+        row is known already, the span is exactly the older row, so that the table refuses the write.
+        """
         row = self._rows.setdefault(seen.key, _Row(max(seen.counter, self._last_counters.pop(seen.key, 0))))
         if seen.counter < row.counter:  # read before our own last write
             sent = Sent(at, Span.exactly(seen), position, is_old=True)

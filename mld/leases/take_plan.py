@@ -75,7 +75,9 @@ class TakePlan:
 
 
 def observe(seen: SeenCounters, leases: Collection[Lease], now: float) -> None:
-    """Note the counters of a scan that ended at `now`, and forget rows that are gone."""
+    """Note the counters of a scan that ended at `now`, and forget rows that are gone. A row that is new here counts as
+    unchanged since `now`; without an owner, as unchanged since `NEVER`, so that it may be taken at once.
+    """
     for lease in leases:
         seen.saw(lease.key, lease.counter, now, NEVER if lease.owner is None else now)
     seen.keep({lease.key for lease in leases})

@@ -142,7 +142,9 @@ def _act(server: ControlledServer, method: str, name: str, body: Any) -> Any:
 
 
 def _change_stream(streams: TableStreams, act: str, body: Any, now: float) -> dict[str, Any]:
-    """Split or roll shards of a table's stream. Raises ControlError, and ResourceNotFound."""
+    """Split a shard of a table's stream, or roll all of its open shards, as `act` says; return the ids of the children.
+    Raises ControlError, and ResourceNotFound.
+    """
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
         raise ControlError("the body has to be an object with table or stream, and perhaps shard, all texts")
     if len(body.keys() & {"table", "stream"}) != 1 or not body.keys() <= {"table", "stream", "shard"}:

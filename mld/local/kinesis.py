@@ -210,14 +210,18 @@ class Kinesis:
         stream.updated_s = now + self.delays.update_s
 
     def set_mode(self, ref: str, *, on_demand: bool, now: float) -> None:
-        """Make a stream provisioned or on demand."""
+        """Make a stream provisioned or on demand. A provisioned stream does not distribute records over its shards
+        itself, so that setting is reset.
+        """
         stream = self.settled_stream(ref, now)
         stream.on_demand = on_demand
         stream.distributes = stream.distributes and on_demand
         stream.updated_s = now + self.delays.update_s
 
     def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
-        """Set whether the stream chooses the shards of records itself, without regard to keys."""
+        """Set whether the stream chooses the shards of records itself, without regard to keys. Raises KinesisError if
+        the stream is not on demand.
+        """
         stream = self.settled_stream(ref, now)
         if not stream.on_demand:
             raise _needs_on_demand(stream.name)
@@ -340,7 +344,9 @@ class Kinesis:
         return results
 
     def get_shard_iterator(self, ref: str, shard_id: str, start: StartingPoint, *, now: float) -> str:
-        """Return an iterator for a place in a shard."""
+        """Return an iterator for a place in a shard. Raises KinesisError, for example if the shard has given out too
+        many iterators in this second.
+        """
         stream = self.data_stream(ref, now)
         shard = self.shard(stream, shard_id)
         if self.enforce and not shard.limits.admit_iterator(now):

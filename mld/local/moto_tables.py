@@ -62,7 +62,9 @@ class _ChangeRecorder:
         table.latest_stream_label = _label(at_ms)
 
     def add(self, old: Any, new: Any) -> None:
-        """Note a write: the item before and after it. moto calls this."""
+        """Note a write: the item before and after it; None where there is none. moto calls this. Changes outside a
+        request, and while the stream is disabled, are not noted.
+        """
         if _request.changes is None or not _is_enabled(self.table):
             return
         before, after = _plain_item(old), _plain_item(new)
@@ -223,7 +225,9 @@ def _label(at_ms: int) -> str:
 
 
 def _expired(table: Any, now_s: float) -> list[Any]:
-    """Return the items of a table whose time to live is over."""
+    """Return the items of a table whose time to live is over, as the attribute named in the table's settings says.
+    Items that expired more than `_TTL_PAST_S` ago stay.
+    """
     if table.ttl.get("TimeToLiveStatus") != "ENABLED":
         return []
     name = table.ttl["AttributeName"]

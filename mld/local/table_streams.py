@@ -42,7 +42,9 @@ class TableStreams:
             self._streams[arn].record(change, now)
 
     def all(self, now: float) -> list[TableStream]:
-        """Return all streams, sorted by ARN."""
+        """Return all streams, sorted by ARN. Those whose retention has ended since they were disabled are removed
+        first.
+        """
         for arn in [arn for arn, stream in self._streams.items() if stream.is_gone(now)]:
             del self._streams[arn]
         return [self._streams[arn] for arn in sorted(self._streams)]

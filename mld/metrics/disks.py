@@ -36,7 +36,9 @@ class DiskMetrics:
         return {place.name: int(room is not None and room.why is None) for place, room in self.rooms.items()}
 
     def faults(self) -> dict[str, str]:
-        """Return for each place with a fault a text that describes the fault."""
+        """Return for each place with a fault, by name, a text that describes the fault: the place did not answer the
+        last check in time, cannot be written, or has little room.
+        """
         found = {
             place.name: f"{place.name}: {place.path} does not answer" if room is None else in_words(place, room)
             for place, room in self.rooms.items()

@@ -46,7 +46,9 @@ class TableReach:
             self._waiting_since = None
 
     def failed(self, why: str, now: float, *, is_throttled: bool) -> None:
-        """Note that a request was refused or not answered."""
+        """Note that a request was refused or not answered, and `why`. `is_throttled`: it was refused for lack of
+        capacity.
+        """
         self._failure = why
         if is_throttled:
             self._throttled_at = now

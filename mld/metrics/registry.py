@@ -46,7 +46,9 @@ class Metrics:
     """Parts of lost leases whose last values are not published yet; the publisher empties the list."""
 
     def begin(self, key: str, now: float) -> ShardMetrics:
-        """Return a new part for a shard whose lease is held from now on."""
+        """Return a new part for a shard whose lease is held from now on. If the shard has a part from an earlier
+        holding, that part is ended first.
+        """
         if key in self.shards:
             self.end(self.shards[key])
         part = self.shards[key] = ShardMetrics(key, now, self.progress)

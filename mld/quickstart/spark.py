@@ -167,7 +167,9 @@ class SparkTour(Tour):
         return find_faults(self._wanted, found, open_shards)
 
     def _found(self) -> TourOutcome:
-        """Return what the sinks, the dead letter and the ledger have."""
+        """Return what the sinks and the dead letter have, and the high-water marks in the ledger of CLICKS, which say
+        up to where the sink has the records of each shard.
+        """
         document = self._read()
         minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
         return TourOutcome(

@@ -311,7 +311,9 @@ class LockElection(LeaderDecider):
         await self._act_on(refused.lock, table, may_claim=False)
 
     async def _keep(self) -> None:
-        """Renew the lock until it is dropped."""
+        """Renew the lock LEADER_HEARTBEAT_S after each heartbeat, until it is lost. Drop it when it has expired,
+        because no heartbeat has succeeded.
+        """
         while self._holding is not None:
             due_at = max(self._holding.sent_at + LEADER_HEARTBEAT_S, self._retry_at)
             await self.clock.sleep(max(0.0, min(due_at, self._holding.valid_until) - self.clock.monotonic()))

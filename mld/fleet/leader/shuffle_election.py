@@ -83,7 +83,10 @@ class ShuffleElection(LeaderDecider):
         return not self._closed and self.clock.monotonic() >= self._resting_until
 
     async def _elect(self) -> None:
-        """Make a new election. If that fails, the workers that were elected last stay leaders."""
+        """Make a new election. If that fails, the workers that were elected last stay leaders. The next one is due
+        after REELECTION_S; if nobody was elected before this one, after FIRST_REELECTION_S; if nobody is elected now,
+        after NO_OWNERS_RECHECK_S.
+        """
         is_first = not self._elected
         try:
             self._elected = leaders(await self.owners())

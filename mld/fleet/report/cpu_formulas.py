@@ -41,7 +41,9 @@ class ProcStat:
 
 
 def parse_proc_stat(text: str) -> ProcStat:
-    """Return the figures of the first line: `cpu user nice system idle iowait …`."""
+    """Return the figures of the first line: `cpu user nice system idle iowait …`. Raises ValueError for any
+    other text.
+    """
     words = text.partition("\n")[0].split()
     if len(words) < 6 or words[0] != "cpu":
         raise ValueError("the first line is not that of all processors")
@@ -99,7 +101,9 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def parse_cpu_stat(text: str) -> float:
-    """Return the CPU seconds in `cpu.stat` (v2): the second word of its first line, microseconds."""
+    """Return the CPU seconds in `cpu.stat` (v2): the second word of its first line, microseconds. Raises ValueError for
+    any other text.
+    """
     words = text.partition("\n")[0].split()
     if len(words) < 2:
         raise ValueError("cpu.stat has no usage")
@@ -107,7 +111,7 @@ def parse_cpu_stat(text: str) -> float:
 
 
 def count_cpus(text: str) -> int:
-    """Return the number of CPUs in a list such as `0-4,6`."""
+    """Return the number of CPUs in a list such as `0-4,6`. Raises ValueError for any other text."""
     count = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -147,7 +147,9 @@ class Reporter:
     # --- sampling -----------------------------------------------------------------------------------------------------
 
     async def _sample_forever(self, source: LoadSource) -> None:
-        """Read the source once in each capture period while sampling is on, and keep the figures."""
+        """Read the source once in each capture period while sampling is on, and keep the figures. Whenever sampling
+        begins, a random part of a period passes first.
+        """
         while True:
             await self._sampling.on.wait()
             await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self.settings.capture_period_s))
