@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from mld.processors.spark.pipeline import Batch
 from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.session import class_archive, handover
-from mld.processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, java_home, python_functions
+from mld.processors.spark.session.java import find_java
+from mld.processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, python_functions
 from mld.properties.spark_values import Format
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         os.environ.setdefault(name, sys.executable)  # PySpark's own default is whatever python3 is on PATH
     archive = ""
     if Session.getActiveSession() is None:
-        java_home(os.environ)  # raises an error that names the remedy if Java is missing
-        archive = class_archive.options(conf.get(DRIVER_OPTIONS, ""))
+        java = find_java(os.environ)  # raises an error that names the remedy if Java is missing
+        archive = class_archive.options(java, conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

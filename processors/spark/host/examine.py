@@ -19,6 +19,7 @@ from mld.processors.spark.fatal import EXIT_CONFIGURATION
 from mld.processors.spark.host.start_up import load_pipeline
 from mld.processors.spark.sanitizing import complain
 from mld.processors.spark.session import lakehouse, spark_session
+from mld.processors.spark.session.java import find_java
 from mld.processors.spark.session_errors import SessionError
 from mld.processors.spark.settings import SettingsError, SparkSettings, load
 from mld.processors.spark.sink_port import SinkRefused
@@ -37,7 +38,7 @@ def examine(file: str, env: Mapping[str, str]) -> str:
 
     for spec in settings.sinks:
         make_sink(spec, cast("SparkSession", None))  # touches nothing, but refuses what cannot work
-    java = f"Java at {spark_session.java_home(env)}"
+    java = f"Java at {find_java(env).home}"
     formats = _formats(settings)
     return f"PySpark {pyspark.__version__}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
 

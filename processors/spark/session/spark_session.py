@@ -12,9 +12,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +21,7 @@ from mld import pip_install
 from mld.processors.spark.sentences import first_line
 from mld.processors.spark.session import class_archive, jvm_classes
 from mld.processors.spark.session.gateway import ARGUMENTS, FILE, passed_in_file
+from mld.processors.spark.session.java import Java, find_java
 from mld.processors.spark.session.lakehouse import DELTA, formats_of, lake_settings
 from mld.processors.spark.session.s3a import is_needed, s3a_settings
 from mld.processors.spark.session_errors import SessionError, SessionUnreachable
@@ -34,10 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("mld.spark")
-JAVA_MIN = 17
-JAVA_CHECK_S = 20.0
-"""Longest wait for `java -version`. On a loaded machine a JVM takes seconds to start."""
-_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOOPBACK = "127.0.0.1"
 LOGGING_FILE = Path(__file__).with_name("log4j2.properties")
 """Configuration of Spark's log: only warnings and errors, one line each, without time stamps (the daemon's log adds
@@ -124,8 +118,9 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession as Session
 
-    environment(settings)
-    archive = class_archive.options(settings.conf.get(DRIVER_OPTIONS, ""))
+    java = find_java(os.environ)
+    environment(settings, java)
+    archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     conf["spark.master"] = settings.master
     builder = Session.builder
@@ -264,9 +259,9 @@ def local_cores(master: str) -> int:
     return int(inside) if inside.isdigit() else 1
 
 
-def environment(settings: SparkSettings) -> None:
-    """Set the environment variables that PySpark and the JVM read. Raises SessionError if there is no suitable Java."""
-    os.environ["JAVA_HOME"] = str(java_home(os.environ))
+def environment(settings: SparkSettings, java: Java) -> None:
+    """Set the environment variables that PySpark and the JVM read."""
+    os.environ["JAVA_HOME"] = str(java.home)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark reads only the environment variable
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -277,31 +272,6 @@ def environment(settings: SparkSettings) -> None:
         os.environ.pop(name, None)
     if os.environ.get(ARGUMENTS):
         log.warning("%s is not used here: write what it sets as mld.spark.conf.*", ARGUMENTS)
-
-
-def java_home(env: Mapping[str, str]) -> Path:
-    """Return the home of a Java that Spark can use. Raises SessionError."""
-    named = env.get("JAVA_HOME")
-    remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
-    if named:
-        java = Path(named) / "bin" / "java"
-        if not os.access(java, os.X_OK):
-            raise SessionError(f"JAVA_HOME is {named}, and there is no {java}; {remedy}")
-    else:
-        found = shutil.which("java", path=env.get("PATH"))
-        if found is None:
-            raise SessionError(f"Spark needs Java, and there is none on PATH; {remedy}")
-        java = Path(found).resolve()
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_CHECK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SessionError(f"{java} does not run: {error}; {remedy}") from error
-    version = _VERSION.search(done.stderr + done.stdout)
-    if version is None:
-        raise SessionError(f"{java} does not say its version: {(done.stderr + done.stdout)[:200]!r}; {remedy}")
-    if int(version[1]) < JAVA_MIN:
-        raise SessionError(f"{java} is Java {version[1]}; Spark 4 needs {JAVA_MIN} or later; {remedy}")
-    return java.parent.parent
 
 
 def check_format(session: SparkSession, name: str, key: str) -> None:

@@ -16,6 +16,7 @@ from mld.processors.spark.commit.s3_store import S3Store
 from mld.processors.spark.host.start_up import check_spool
 from mld.processors.spark.positions import StreamShard
 from mld.processors.spark.session.error_classes import ANALYSIS
+from mld.processors.spark.session.java import Java
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
 from mld.processors.spark.session_errors import SessionError, SessionUnreachable
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
@@ -218,16 +219,16 @@ def test_a_cluster_gets_the_users_settings_and_nothing_of_this_machine(tmp_path,
 
 
 def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr("mld.processors.spark.session.spark_session.java_home", lambda *_: tmp_path)
     monkeypatch.setattr(
         "os.environ",
         dict(os.environ) | {"SPARK_LOCAL_IP": "10.0.0.5", "SPARK_HOME": "/old", "PYSPARK_SUBMIT_ARGS": "--jars x"},
     )
-    environment(settings_of("mld.spark.master = spark://h:7077", "mld.spark.conf.spark.pyspark.python = /py"))
+    settings = settings_of("mld.spark.master = spark://h:7077", "mld.spark.conf.spark.pyspark.python = /py")
+    environment(settings, Java(tmp_path, 17))
     assert (os.environ["SPARK_LOCAL_IP"], os.environ["PYSPARK_PYTHON"]) == ("10.0.0.5", "/py")
     assert "SPARK_HOME" not in os.environ
     assert "PYSPARK_SUBMIT_ARGS is not used here: write what it sets as mld.spark.conf.*" in caplog.text
-    environment(settings_of())
+    environment(settings_of(), Java(tmp_path, 17))
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mld.processors.spark.session.java import Java, find_java
 from mld.processors.spark.session.spark_session import (
     AVRO_LIMITS,
     JVM_OPTIONS,
     check_extra,
     configuration,
-    java_home,
     local_cores,
 )
 from mld.processors.spark.session_errors import SessionError
@@ -34,8 +34,8 @@ def test_java_of_the_environment_then_on_the_path(tmp_path):
     home = fake_java(tmp_path / "home", 'openjdk version "21" 2023-09-19')
     path = fake_java(tmp_path / "path", 'openjdk version "25-ea"')
     env = {"JAVA_HOME": str(home), "PATH": str(path / "bin")}
-    assert java_home(env) == home
-    assert java_home({"PATH": env["PATH"]}) == path
+    assert find_java(env) == Java(home, 21)
+    assert find_java({"PATH": env["PATH"]}) == Java(path, 25)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def test_java_of_the_environment_then_on_the_path(tmp_path):
 )
 def test_the_wrong_java_gets_a_sentence(tmp_path, says, said):
     with pytest.raises(SessionError, match=said) as caught:
-        java_home({"JAVA_HOME": str(fake_java(tmp_path / "jre", says))})
+        find_java({"JAVA_HOME": str(fake_java(tmp_path / "jre", says))})
     assert "or set JAVA_HOME" in str(caught.value)
 
 
 def test_no_java_gets_a_sentence(tmp_path):
     with pytest.raises(SessionError, match="Spark needs Java, and there is none on PATH; install a JRE 17"):
-        java_home({"PATH": str(tmp_path)})
+        find_java({"PATH": str(tmp_path)})
     with pytest.raises(SessionError, match=r"JAVA_HOME is .*, and there is no .*bin/java"):
-        java_home({"JAVA_HOME": str(tmp_path)})
+        find_java({"JAVA_HOME": str(tmp_path)})
 
 
 def test_a_missing_extra_gets_a_sentence(monkeypatch):
