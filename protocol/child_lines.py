@@ -38,6 +38,9 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
     Unlike in Java, extra keys and `null` are accepted wherever that is safe (protocol#tolerated-lines). But a
     checkpoint request that lacks `sequenceNumber` and has unknown keys is refused. If it counted as "everything
     delivered so far", it could checkpoint records that the child has not finished.
+
+    Of a very long line with very many members, only the beginning is parsed (`MEMBERS_MAX`). `is_log` marks a line that
+    the child probably meant for a log, not for the daemon.
     """
     if not line:
         return Ignored("an empty line", quiet=True)

@@ -75,7 +75,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
     prefix = _prefix(program, owner)
     lock = _lock(owner)
     try:
-        if lock is None:
+        if lock is None:  # with a fixed name, children that come here at the same time use the same directory
             return _make(f"{place}/{prefix}{FIXED_END}")
         # Another child may have made the directory while this one waited for the lock.
         return find(program, owner, [place]) or _make(f"{place}/{prefix}{posix.urandom(RANDOM_BYTES).hex()}")
@@ -162,7 +162,9 @@ def _is_directory(path: str, not_for_others: int = 0, *, follow_links: bool = Tr
 
 
 def _lock(owner: Owner) -> int | None:
-    """Return a descriptor that holds the lock until it is closed; None if no lock is possible."""
+    """Lock the file `/proc/<pid>/environ` of the daemon `owner`; wait while another child holds the lock. Return the
+    descriptor that holds it until it is closed; None if no lock is possible.
+    """
     import fcntl  # imported here, as only the process that makes the directory needs it
 
     try:

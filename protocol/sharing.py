@@ -59,6 +59,7 @@ class SharedLine:
     """
 
     def __init__(self, children: int, turn: int = 0) -> None:
+        """Begin a line for this number of children. `turn` is the child that gets the next record without a key."""
         self.turn = turn
         self.order: list[SharedRecord] = []
         self.is_ordered = True
@@ -70,8 +71,8 @@ class SharedLine:
         """How many records each child has."""
         self.texts: list[list[bytes]] = [[] for _ in range(children)]
         self._parts: list[bytes] = []  # the text so far of a large record, whose payload goes on
-        self._rest = b""
-        self._has_begun = False
+        self._rest = b""  # the last part of the text that was fed, which is not read yet
+        self._has_begun = False  # whether the head of the line was read
 
     def feed(self, piece: bytes) -> None:
         """Share out the records that this piece of the line completes. The rest of the piece is kept for the next call.

@@ -64,7 +64,7 @@ class BotoService:
         self._threads = Workers(threads_max=threads_max, name=f"aws-{name}")
         self._client_lock = threading.Lock()
         self._client: BaseClient | None = None
-        self._surprises = Surprises()
+        self._surprises = Surprises()  # logs each kind of unexpected error once
         self._asked: dict[object, float] = {}
         """The calls that wait for an answer, each with the time when it was sent (monotonic seconds)."""
         self._renewed_s = 0.0

@@ -87,6 +87,9 @@ class ClientFactory:
         region_name: str | None,
         service_time: ServiceTime | None = None,
     ) -> None:
+        """Make a factory. `access` has the settings of each service by name; `region_name` is the region in which STS
+        is called if nothing else names one.
+        """
         self._access = access
         self._region_name = region_name
         self.service_time = service_time or ServiceTime()

@@ -107,11 +107,7 @@ class ChangePlace:
 
 @raises_only(StreamUnavailableError)
 class DynamoDBStreams(StreamAdapter[RawService]):
-    """The stream `stream_arn`. `page_of` makes a page (a frozen dataclass) from the body of a Kinesis answer.
-
-    With `keyed_by_item`, the partition key of a record is the primary key of its item. If several children share a
-    shard, all changes of an item then go to the same child.
-    """
+    """The stream of one table."""
 
     def __init__(
         self,
@@ -122,6 +118,12 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         page_of: Callable[[bytes], Page],
         keyed_by_item: bool = False,
     ) -> None:
+        """Make the port for the stream `stream_arn`. `page_of` makes a page (a frozen dataclass) from the body of a
+        Kinesis answer.
+
+        With `keyed_by_item`, the partition key of a record is the primary key of its item. If several children share a
+        shard, all changes of an item then go to the same child.
+        """
         super().__init__(service, stream_arn)
         self._record_of = partial(kinesis_record, keyed_by_item=keyed_by_item)
         self._clock = clock

@@ -89,8 +89,7 @@ def kept(
 class KeptCredentials(Credentials):
     """Replaces `source`, and fetches new keys from the provider of `source`. Used by all threads.
 
-    `provider` is its name in messages; `reason_of` says without secrets why a renewal failed; `spawn` starts work in
-    another thread. Creating an instance may fetch the first keys, and raises what the provider raises.
+    Creating an instance may fetch the first keys, and raises what the provider raises.
     """
 
     def __init__(
@@ -102,6 +101,9 @@ class KeptCredentials(Credentials):
         reason_of: Callable[[BaseException], str] = str,
         spawn: Callable[[Callable[[], None]], None] = _in_a_thread,
     ) -> None:
+        """Take over the keys of `source`, or fetch the first ones. `provider` names their provider in messages,
+        `reason_of` says without secrets why a renewal failed, and `spawn` starts work in another thread.
+        """
         botos: Any = source  # botocore has no public access to these attributes
         self.method = source.method
         self._fetch: Callable[[], Mapping[str, Any]] = botos._refresh_using

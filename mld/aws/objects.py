@@ -82,11 +82,7 @@ class ListedObject:
 
 
 class S3Bucket:
-    """The bucket `name`. `owner` is the account that the bucket must belong to, `kms_key` the key with which objects
-    are encrypted (SSE-KMS).
-
-    `client` is called with the first request. It returns a client of botocore for S3 that makes one attempt per call.
-    """
+    """Reads and writes the objects of one bucket."""
 
     def __init__(
         self,
@@ -99,6 +95,12 @@ class S3Bucket:
         copy_bytes_max: int = COPY_BYTES_MAX,
         part_bytes: int = PART_BYTES,
     ) -> None:
+        """Make the bucket `name`. `owner` is the account that it must belong to, `kms_key` the key with which objects
+        are encrypted (SSE-KMS). Objects above `copy_bytes_max` are copied in parts of `part_bytes`.
+
+        `client` is called with the first request. It returns a client of botocore for S3 that makes one attempt per
+        call.
+        """
         self._client = cache(client)
         self.name = name
         self._common = {"Bucket": name} | ({"ExpectedBucketOwner": owner} if owner else {})

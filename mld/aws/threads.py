@@ -133,7 +133,7 @@ class Job:
         the caller of the job that no thread has the job any more. Called on the loop.
         """
         try:
-            if self.outcome.done():
+            if self.outcome.done():  # the caller has given the job up, and takes no value any more
                 if error is None:
                     self._drop(value)
             elif error is not None:

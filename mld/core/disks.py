@@ -109,7 +109,7 @@ def _log_place() -> Iterator[DiskPlace]:
 
 def room_of(place: DiskPlace) -> DiskRoom:
     """Look at a place and try to write there; return how much room it has, or why it cannot be written. If it does not
-    exist yet, its closest existing parent is used.
+    exist yet, its closest existing parent is used. A file that is open already (`descriptor`) is not written to.
     """
     try:
         directory = next((one for one in (place.path, *place.path.parents) if one.exists()), Path("/"))

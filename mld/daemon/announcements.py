@@ -45,6 +45,7 @@ class Announcements:
     """Sends the notifications that are due. Times are monotonic seconds."""
 
     def __init__(self, manager: ServiceManager, grace_s: float) -> None:
+        """Make announcements to `manager`. `grace_s` is how long children may take to end at a stop."""
         self._manager = manager
         self._stop_within_s = grace_s + DRAIN_MARGIN_S
         self._phase: LifePhase | None = None  # the phase at the last step

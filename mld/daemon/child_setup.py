@@ -24,7 +24,11 @@ from mld.retrieval.stream_naming import StreamNaming
 def child_environment(
     settings: Settings, worker_id: str, properties_file: str, overrides: Sequence[str]
 ) -> dict[str, str]:
-    """Return the variables that all children of this worker get in addition to the daemon's own environment."""
+    """Return the variables that all children of this worker get in addition to the daemon's own environment.
+
+    `overrides` are the settings from the daemon's command line, as `key=value`; children get only those of the
+    Spark processor (`PREFIX`).
+    """
     environment = {
         "MLD_STREAM_NAME": settings.stream_name,
         "MLD_APPLICATION_NAME": settings.application_name,

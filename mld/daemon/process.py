@@ -97,6 +97,9 @@ class _Daemon:
     """The AWS clients and the worker of one process. `run_daemon` makes them step by step."""
 
     def __init__(self, request: RunRequest) -> None:
+        """Make what needs no I/O to AWS: the clients, which are not open yet, and what they need. Handle signals from
+        now on. Raises ConfigurationError for settings that cannot work.
+        """
         settings = self.settings = request.settings
         self.request = request
         self.metrics = Metrics()

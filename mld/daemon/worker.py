@@ -133,10 +133,14 @@ class Worker:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self, grace_s: float) -> bool:
-        """Run until stopped; return whether everything ended gracefully within `grace_s` seconds of the stop."""
+        """Run until stopped; return whether everything ended gracefully within `grace_s` seconds of the stop.
+
+        The background tasks (`_tasks`) run in two states: False during initialization, True after it. When the worker
+        stops, each is ended at its time (`Until`): those that acquire leases first, the others at the very end.
+        """
         try:
             await self._tasks.allow(self._on_task_ended)
-            await self._tasks.enter(False)  # the state of these tasks is whether initialization is over
+            await self._tasks.enter(False)
             if not await self._initialize():
                 return await self._drain(grace_s)
             await self._tasks.enter(True)
@@ -305,6 +309,7 @@ class Worker:
         """Forget a consumer that has ended. If it ended with an unexpected exception, release its lease."""
         consumer, task = running.consumer, running.task
         running.cancel_alarm()
+        # `_reconcile` starts no consumer again for the holding of this token.
         self._finished_tokens.add(consumer.token)
         if self._consumers.get(consumer.key) is running:
             del self._consumers[consumer.key]

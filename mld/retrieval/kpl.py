@@ -232,10 +232,11 @@ def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_rang
     """Check that all user records belong to the range: by their explicit hash key, or if they have none, by the MD5
     hash of their partition key. Only explicit hash keys are checked if the range is unknown or covers everything.
 
-    Raises MisroutedAggregateError, but MalformedAggregateError if any user record is malformed.
+    Raises MisroutedAggregateError, which describes the first user record that does not belong to the range; but
+    MalformedAggregateError if any user record is malformed.
     """
     misrouted: Misrouted | None = None
-    before = 0
+    before = 0  # how many user records the earlier chunks of `entries` have
     for number, packed in enumerate(entries):
         if number:
             yield

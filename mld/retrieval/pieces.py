@@ -143,6 +143,8 @@ def framed_columns(
     """Return the framed text of one or more records, in parts. Each list has one field of all records; `time_head` is
     the beginning of all arrival times.
     """
+    # Eight parts per record: the end of the record before it and its own beginning, then its fields, whose places are
+    # still empty, and the constant texts between them.
     template = [_END + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
     parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
     parts[0] = _OPENING

@@ -101,7 +101,9 @@ class RawAggregatesBatch:
         self.count = self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
         self.malformed: dict[str, str] = {}
+        """By sequence number: why an aggregate cannot be opened. Such a record is delivered unchanged."""
         self.misrouted: dict[str, Misrouted] = {}
+        """By sequence number: the aggregates that belong to another shard. They are not delivered."""
         self._places = places
         self._floor = floor
         self._hash_range = hash_range
@@ -138,9 +140,9 @@ class RawAggregatesBatch:
         """Yield the `processRecords` line in pieces; every call starts a new, equal line.
 
         An aggregate becomes its user records, each encoded here. Any other record already has the form of the line, and
-        is copied. `parts` are the texts since the last piece, `size` is their length: when it exceeds PIECE_BYTES, they
-        are yielded as one piece. A_TURN is yielded after each step of opening an aggregate, and now and then while
-        records are left out.
+        is copied, unless it is not to be delivered (`users` is None). `parts` are the texts since the last piece,
+        `size` is their length: when it exceeds PIECE_BYTES, they are yielded as one piece. A_TURN is yielded after each
+        step of opening an aggregate, and now and then while records are left out.
         """
         self.count = self.data_bytes = 0
         parts = [RECORDS_HEAD]

@@ -201,15 +201,15 @@ class _Records:
         scan.expect(ARRAY)
         self.at = scan.at
         """The text before this place has been read, and is not needed any more."""
-        self.is_over = False
+        self.is_over = False  # whether the end of the array has been read
         self.pieces: list[Piece] = []
         self.sequences = Sequences()
-        self.bears_magic = False
+        self.bears_magic = False  # whether a payload may be a KPL aggregate
         self.by_pattern = 0  # how many records were read fast, by a pattern
         self._bears_frame = False  # whether a payload of this answer may have a schema frame
-        self._is_after_record = False
+        self._is_after_record = False  # whether the last thing read is a record, so that a comma or the end must follow
         self._layout = _recent[0]
-        self._sources: set[LayoutSource] = set()
+        self._sources: set[LayoutSource] = set()  # the layouts that were learned from this body
         self._odd: list[Columns] = []
         """Records that were read slowly and are not in a piece yet."""
         self._odd_bytes = 0
@@ -324,10 +324,12 @@ class _Records:
         sequences = columns[layout.sequence : layout.sequence + length : step]
         times = columns[layout.time : layout.time + length : step]
         chars, fill = layout.time_chars, layout.time_fill
+        # A time with the usual number of digits needs no change; `fill` brings the others into the same form.
         times = [time if len(time) == chars else fill(time) for time in times]
         parts: Sequence[bytes | memoryview] = framed_columns(datas, keys, sequences, layout.time_head, times)
         if not stays_in_parts:
             parts = (b"".join(parts),)
+        # Four characters of base64 stand for three bytes, less one for each `=` at the end of a payload.
         data_bytes = sum(map(len, datas)) // 4 * 3 - b"".join(map(_END_OF_DATA, datas)).count(b"=")
         self.pieces.append(Piece(parts, len(datas), data_bytes, self._bears_frame))
         self.sequences.add(sequences)

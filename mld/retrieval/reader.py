@@ -111,6 +111,9 @@ class ShardReader(ABC):
         metrics: ShardMetrics | None,
         streams: Streams | None,
     ) -> None:
+        """Make a reader that is not started yet. `shares` has what all readers of the worker share. `source` and
+        `streams` are asked whether missing records were lost (`Losses`). The buffer holds at most `pages_max` pages.
+        """
         self.shard_id = shard_id
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._losses = Losses(source, streams, shard_id, shares.clock, self._metrics, shares.proofs)
@@ -122,13 +125,13 @@ class ShardReader(ABC):
         self._buffer = PrefetchBuffer[Delivery](shares.budget, pages_max)
         self._metrics.waiting_bytes = lambda: self._buffer.data_bytes
         self._deliver_empty = deliver_empty
-        self._ends_without_children = 0
+        self._ends_without_children = 0  # how many answers in a row have ended the shard without usable children
         self._task: asyncio.Task[None] | None = None  # the fetch task
         self._arrived = asyncio.Event()  # a delivery is in the buffer, or the fetch task is over
         self._room = asyncio.Event()  # the consumer took a delivery
         self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing
-        self._missing_reported = False
-        self._began_s = math.inf  # epoch seconds
+        self._missing_reported = False  # whether the last delivery was `ShardMissing`
+        self._began_s = math.inf  # when the fetch task was started (epoch seconds)
         self._over = False  # EndOfShard was handed out, or `stop` was called
         self._is_newest_tip = False  # `is_tip` of the last page that was fetched
         self._is_taken_tip = False  # `is_tip` of the last page that the consumer took

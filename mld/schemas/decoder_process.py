@@ -168,7 +168,8 @@ class DecoderProcess:
         may_go_on: Callable[[float], bool],
     ) -> None:
         """Send the jobs that are not answered yet, and append their answers to `found`, as long as `may_go_on` returns
-        True. Raises OSError, EOFError or TimeoutError if the process ends or hangs.
+        True. It gets the CPU seconds that the new answers took beyond what is usual (see `decode`). Raises OSError,
+        EOFError or TimeoutError if the process ends or hangs.
         """
         running = self._running or await self._start()
         sending = asyncio.create_task(_send(running, jobs[len(found) :]))

@@ -73,11 +73,7 @@ class UnframedBatch(Part):
 
 
 class SchemaPreparer:
-    """Takes schema frames off records, for all shards of a worker.
-
-    `decode` decodes payloads. With `waits` a batch waits for a schema that is not available; without it the record is
-    delivered with its frame. `results` counts framed records by outcome.
-    """
+    """Takes schema frames off records, for all shards of a worker."""
 
     def __init__(
         self,
@@ -89,6 +85,9 @@ class SchemaPreparer:
         waits: bool,
         results: Tally | None = None,
     ) -> None:
+        """Make a preparer. `decode` decodes payloads. With `waits` a batch waits for a schema that is not available;
+        without it the record is delivered with its frame. `results` counts framed records by outcome.
+        """
         self._registry = registry
         self._clock = clock
         self._mode = mode
@@ -96,6 +95,7 @@ class SchemaPreparer:
         self._waits = waits
         self._results = Tally() if results is None else results
         self._causes_logged: set[tuple[str, str]] = set()
+        """The pairs of a schema version and a kind of failure that were logged as a warning."""
 
     async def prepare(self, batch: ChildBatch, budgets: RecordBudgets) -> ChildBatch:
         """Return the batch without schema frames; the same object if no record has one. Cancel the call to stop waiting

@@ -26,7 +26,8 @@ PROBES = ("/livez", "/healthz", "/readyz")
 async def serving(
     routes: Mapping[str, Route], settings: ServingSettings, at: Path | None = None
 ) -> AsyncIterator[None]:
-    """Serve the routes at the address of `mld.http`, or at the Unix socket `at`, while the context is open.
+    """Serve the routes at the Unix socket `at` if it is given, else at the address of `mld.http`, while the context is
+    open. If there is neither, nothing is served.
 
     Raises StartupError if the address cannot be bound.
     """

@@ -143,7 +143,9 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """Find out by the list of shards whether a shard has ended and which children it has, and prepare its end."""
+        """Find out by the list of shards whether a shard has ended and which children it has, and prepare its end. If
+        nothing proves that it has ended (the verdict is `Park`), its end is blocked.
+        """
         scan, listing, survey = await self.stream.survey()
         match survey.judge(lease):
             case Park(reason):

@@ -79,7 +79,8 @@ class RowEvidence:
 
 
 def evidence_of(shard: Shard, lease: Lease) -> RowEvidence:
-    """Compare a row with the shard that it names.
+    """Compare a row with the shard that it names. Return whether its hash range and its checkpoint fit the shard (None
+    for each that proves nothing), and if one does not fit, why, as a sentence.
 
     Streams with the same number of shards usually have the same hash ranges, so a hash range that fits proves little,
     and in a completed row nothing. If the checkpoint cannot be a sequence number of any shard, a person or a careless
@@ -182,8 +183,10 @@ class Survey:
         kind: StreamKind = StreamKind.KINESIS,
         now_s: float = 0.0,
     ) -> Steps[Survey]:
-        """Make the survey of these rows and shards; `shards` is None if they could not be listed. Only DynamoDB needs
-        `now_s`.
+        """Make the survey of these rows and shards, with what they show about the table: why it belongs to another
+        stream (`foreign`), or which shard proves that it belongs to this one (`witness`).
+
+        `shards` is None if they could not be listed. Only DynamoDB needs `now_s`.
         """
         rows = {lease.key: lease for lease in leases}
         if shards is None:

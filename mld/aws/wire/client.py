@@ -68,9 +68,7 @@ CHECKS_MAX = 2
 
 
 class WireService:
-    """One service. `plain` makes the botocore client, and handles the calls that the wire client does not. When the
-    client is made, `credentials` and `ca_bundle` are called in a thread.
-    """
+    """One service, over sockets and over botocore."""
 
     def __init__(
         self,
@@ -85,6 +83,10 @@ class WireService:
         connect_timeout_s: float,
         service_time: ServiceTime,
     ) -> None:
+        """Make a service that is not open yet. `plain` makes the botocore client, and handles the calls that the wire
+        client does not. When the client is made, `credentials` and `ca_bundle` are called in a thread. At most
+        `calls_max` calls are under way at a time.
+        """
         self._plain = plain
         self._credentials_of = credentials
         self._ca_bundle = ca_bundle
@@ -262,7 +264,8 @@ class WireService:
     ) -> Answer | Incoming:
         """Return a successful answer, or its beginning. For a refusal, raise what botocore raises.
 
-        A call that was refused only because of our clock is sent once more, with AWS's time.
+        A call that was refused only because of our clock is sent once more, with AWS's time. `_refused` raises the
+        error for any other refusal, and for the second one.
         """
         found = await self._exchange(operation, params, place, limit, head_only)
         if found.status >= FIRST_REFUSAL:
@@ -411,7 +414,7 @@ class WireService:
         the origin of the connection as silent, unless the caller gave up soon.
         """
         connection, place.connection = place.connection, None
-        assert connection is not None, "it was lent with what has come"
+        assert connection is not None, "`lend` has put a connection into the place"
         keep = False
         job.uses(connection)
         begun_at = time.monotonic()

@@ -97,6 +97,9 @@ class Connection:
     ) -> None:
         """Connect to `origin`: to its proxy if it has one, through that by a tunnel, and by TLS if the origin speaks
         it. Raises OSError, also for timeouts and failures of TLS.
+
+        `on_abortable` is called with this connection as soon as there is a socket, which another thread may then shut
+        down to end the attempt. `turn` is held while a large body is received and parsed; by default nobody shares it.
         """
         nearest = origin.proxy or origin
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)

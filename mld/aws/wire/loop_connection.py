@@ -22,9 +22,10 @@ READ_BYTES = 2 * BODY_BYTES_MAX
 
 
 class LoopConnection:
-    """Uses `connection` on one loop, for one call at a time. Calls `lost` if it ends between two calls."""
+    """A connection that is used on one loop, for one call at a time."""
 
     def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:
+        """Watch `connection` on the running loop from now on, and call `lost` if it ends between two calls."""
         self.connection = connection
         self._loop = asyncio.get_running_loop()
         self._socket = connection.socket

@@ -72,9 +72,12 @@ class PlacesClosedError(Exception):
 
 
 class Places:
-    """Gives out at most `places_max` places at a time. Used on one loop only."""
+    """Gives out places to calls. Used on one loop only."""
 
     def __init__(self, places_max: int, *, wait_max_s: float = WAIT_MAX_S, turn: Turn | None = None) -> None:
+        """Give out at most `places_max` places at a time: only a few at first, and more when calls have waited for
+        longer than `wait_max_s`. `turn` is the one that threads take to receive large bodies.
+        """
         self._watch = TurnWatch(turn)
         self._places_max = places_max
         self._allowed = self._allowed_min = min(THREADS_AT_ONCE, places_max)

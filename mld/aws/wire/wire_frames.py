@@ -17,14 +17,16 @@ AHEAD_BYTES = 64 * 1024
 
 
 class WireFrames:
-    """Reads frames from `plain_or_tls`, a connected socket that it owns, on one loop. `first` are the bytes of the body
-    that were read from the socket before.
+    """Reads frames from a connected socket, on one loop.
 
     Reading stops while whole frames wait to be taken (`AHEAD_BYTES`), so that TCP slows the sender down. A turn of the
     loop reads at most `TURN_BYTES`.
     """
 
     def __init__(self, plain_or_tls: socket.socket, first: bytes, *, chunked: bool) -> None:
+        """Begin to read from the socket, which this object owns from now on. `first` are the bytes of the body that
+        were read from it before; with `chunked` the body comes in chunks.
+        """
         self._loop = asyncio.get_running_loop()
         self._socket = plain_or_tls
         self._socket.setblocking(False)
