@@ -55,6 +55,9 @@ USER_RECORD_FRAME_BYTES = 200
 SLICE = 400
 """User records, keys or other fields that one step examines. Each takes about 1 us, those with the longest numbers
 4 us."""
+PACKED_MIN = SLICE // 2
+"""Fewest user records that are packed into one list, however little of a step's work they are: all lists are counted in
+one step."""
 OPENING = 10
 """Cost of opening an aggregate of any size, expressed as a number of user records to examine (SLICE)."""
 DIGEST_SLICE_BYTES = 512 * 1024
@@ -310,8 +313,8 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
     # What is left of the present step is counted in a local variable. If parsing raises, `work` says that nothing is
     # left, so that the next aggregate begins with a new step.
     left, work.left = work.left, 0
+    chunk: list[Entry] = []
     while True:  # once for each step
-        chunk: list[Entry] = []
         while position < end and left > 0:
             left -= 1
             tag, position = _tag(data, position)
@@ -331,13 +334,15 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
             else:
                 position, fields = _skip(data, position, end, tag)
                 left -= fields
-        count += len(chunk)
-        if max(count, len(keys), len(hash_keys)) > USER_RECORDS_MAX:
+        if max(count + len(chunk), len(keys), len(hash_keys)) > USER_RECORDS_MAX:
             raise MalformedAggregateError(f"more than {USER_RECORDS_MAX} user records or keys")
         if position >= end:
             work.left = left
             return keys, hash_keys, [*entries, chunk]
-        entries.append(b"".join([_ENTRY.pack(*entry) for entry in chunk]))
+        if len(chunk) >= PACKED_MIN:
+            count += len(chunk)
+            entries.append(b"".join([_ENTRY.pack(*entry) for entry in chunk]))
+            chunk = []
         yield
         left = SLICE
 
