@@ -277,7 +277,9 @@ def _run_worker(
     until_caught_up: bool,
     time_max_s: float | None,
 ) -> NoReturn:
-    """Run one worker in this process, and exit when it has ended."""
+    """Run one worker in this process, and exit when it has ended. `membership` is its place in a group of worker
+    processes; None if it is in none. `time_max_s` limits a run `until_caught_up`, and no other; None: no limit.
+    """
     from mld.daemon import event_loop
     from mld.daemon.process import RunRequest, run_daemon
     from mld.daemon.reload import Reloader

@@ -1,5 +1,6 @@
-"""`Failures`: counts the failures of one shard's record processor, notes them in the lease row, and finds the record
-that causes them.
+"""`Failures`: counts the failures of one shard's record processor, and decides what follows from them: the note in the
+lease row, the pause before the next start, the search for the record that causes them, which is then set aside, and
+whether to give up the shard.
 
 Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
 own checkpoints are progress. So a child that fails once an hour, but checkpoints, is restarted for ever. By default, a

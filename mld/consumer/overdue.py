@@ -35,6 +35,9 @@ class Overdue:
     def __init__(
         self, clock: Clock, shard_id: str, child: str, settings: ChildSettings, number: int | None = None
     ) -> None:
+        """Make the watch of one child. `child` describes it for the log; `number` is its number if the shard has
+        several children, else None.
+        """
         self._clock = clock
         self._shard_id = shard_id
         self._child = child
@@ -43,7 +46,7 @@ class Overdue:
         self._due_s = settings.warn_after_s  # age of the present request at which to warn next
         self._is_bounded = settings.reply_timeout_s is not None
         self._request: str | None = None  # the request under way; None between requests
-        self._holds: Holds = dict
+        self._holds: Holds = dict  # returns log fields about the request's records; `dict` returns none
         self._began_s = self._heard_s = 0.0  # when the request began, and when the child last sent a message
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False

@@ -280,8 +280,9 @@ class ParallelProcessor:
         await self._last_action(lambda lane: lane.processor.lease_lost())
 
     async def shard_ended(self, written: Written) -> None:
-        """Give the children `shardEnded`, and wait until all have answered. Each child gets it when it has answered its
-        present batch; `written` is called for each child to which it was written.
+        """Give the children `shardEnded`, and wait until all have answered. No batches wait in queues any more,
+        because the consumer has waited for all answers before (`until_answered`). `written` is called for each child
+        (`Lane`) to which the action was written.
         """
 
         def on_written(lane: Lane) -> None:

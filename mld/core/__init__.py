@@ -1,1 +1,3 @@
-"""Code that all other packages use: time, errors, positions, names of streams, waits, and the port to a stream."""
+"""Code that other packages share or that belongs to none of them, such as the clock, errors, positions, waits, and the
+port to a stream. The header of each module says what it is for.
+"""

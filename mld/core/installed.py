@@ -1,4 +1,4 @@
-"""Finds out whether packages of extras are installed, without importing them, and which file a command would run."""
+"""Finds what a feature needs on this machine: packages of extras, without importing them, and programs of commands."""
 
 from __future__ import annotations
 

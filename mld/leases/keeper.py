@@ -399,8 +399,8 @@ class LeaseKeeper:
         tasks.create_task(self._renew(holding))
 
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease. After an error, try again until the lease is renewed, lost or expired. While this renewal
-        waits for its answer, further renewals of the lease may be sent. An error affects this lease only.
+        """Renew one lease; after an error, again, until it is renewed, lost or expired. `holding.renewing` is True
+        until it is sent; while it waits for its answer, others may be sent. An error affects this lease only.
         """
         key = holding.lease.key
         attempt = 0

@@ -131,7 +131,7 @@ def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: fl
 
 
 def _stream_json(stream: Stream, now: float) -> Fields:
-    """Return what both descriptions of a stream contain."""
+    """Return the fields that the answers to DescribeStream and DescribeStreamSummary have in common."""
     return _summary_json(stream, now) | {
         "RetentionPeriodHours": stream.retention_h,
         "EnhancedMonitoring": [{"ShardLevelMetrics": []}],

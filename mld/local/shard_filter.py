@@ -32,8 +32,9 @@ def matches(shard: ShardState, wanted: ListFilter, horizon_s: float) -> bool:
     """Return whether a shard that still has records within retention passes the filter.
 
     `horizon_s` is the trim horizon: the time before which records are trimmed, or the creation of the stream if that is
-    later. If the time in a filter is before the horizon, the horizon is used. AWS documents that for FROM_TIMESTAMP; we
-    assume it for AT_TIMESTAMP.
+    later. A shard that was closed exactly then was not open any more at the horizon; but for the timestamp filters AWS
+    documents that a shard counts if it was closed at that time or later. If the time in a filter is before the horizon,
+    the horizon is used. AWS documents that for FROM_TIMESTAMP; we assume it for AT_TIMESTAMP.
     """
     match wanted.type:
         case FilterType.AT_LATEST:

@@ -27,8 +27,8 @@ class Trend:
         self._step = at_s // TREND_STEP_S
 
     def noted(self, lag_ms: int | None, wall_s: float) -> str:
-        """Add this lag (None: unknown) and return the letters. Of several lags in one step the greatest remains. Steps
-        since the last call that got no lag are filled with NO_LAG.
+        """Add this lag (None: unknown) and return the letters. Of several lags in one step the greatest remains: the
+        greatest letter, and NO_LAG comes before every letter. Steps since the last call are filled with NO_LAG.
         """
         letter = NO_LAG
         if lag_ms is not None:
@@ -36,7 +36,8 @@ class Trend:
             letter = LAG_LETTERS[min(level, len(LAG_LETTERS) - 1)]
         step = max(self._step, int(wall_s) // TREND_STEP_S)
         passed = min(step - self._step, TREND_STEPS) if self._text else 1  # steps since the last letter
-        # `last` is the letter of the present step so far; a new step begins without a lag.
+        # `last` is the letter of the present step so far; a new step begins without a lag. If no step has passed,
+        # NO_LAG * -1 is empty, and the last letter is replaced.
         before, last = (self._text, NO_LAG) if passed else (self._text[:-1], self._text[-1])
         self._text = f"{before}{NO_LAG * (passed - 1)}{max(last, letter)}"[-TREND_STEPS:]
         self._step = step

@@ -151,8 +151,10 @@ def _address_of(place: ControlPlace) -> Iterator[str]:
 
 
 def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
-    """Yield the lines that arrive. Raises TimeoutError if the first is not complete at `until`, in monotonic
-    seconds.
+    """Yield the lines that arrive, until the connection ends, or a line is longer than ANSWER_BYTES_MAX.
+
+    Raises TimeoutError if the first line is not complete at `until`, in monotonic seconds. For the lines after it the
+    caller sets the timeout of the socket.
     """
     waiting = bytearray()
     is_first = True

@@ -182,7 +182,8 @@ def _row(
 async def with_stream(settings: Settings, name: str) -> str:
     """Return the lease key that an operator means by `name`, if the file names several streams.
 
-    Returns `name` itself if it already names a stream, or if it fits no known lease.
+    Returns `name` itself if it already names a stream, or if it fits no known lease. If several
+    streams have such a shard, the error names them by their labels, the names that the file gives them.
 
     Raises ActRefusedError if several streams have such a shard, TableError.
     """

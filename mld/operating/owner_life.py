@@ -74,6 +74,8 @@ def reporting_workers(observed: Observed) -> frozenset[str]:
 def _reporting(observed: Observed, now_s: float, age_max_s: float) -> set[str]:
     """Return the workers whose reports are at most `age_max_s` old, by the time in the report. A report without a time
     counts as new.
+
+    Here the time may count, because it proves no life: it only decides which workers without leases are watched.
     """
     found = set()
     for worker, row in _reports(observed).items():

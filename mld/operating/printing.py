@@ -30,7 +30,9 @@ TABLE_FRAME_LINES = 2  # the head of the table, and the line that counts the row
 
 
 def print_listing(listing: Listing) -> None:
-    """Print the listing to stdout. On a terminal that is too narrow for it, ids are shortened and cells folded."""
+    """Print the listing to stdout. On a terminal that is too narrow for it, ids are shortened and cells folded.
+    A listing of more than ROWS_MAX rows is printed with lines of any length, because folding would take seconds.
+    """
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
     if len(listing.rows) > ROWS_MAX:

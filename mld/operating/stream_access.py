@@ -1,7 +1,9 @@
-"""`SpanReader`: reads a shard for a command, without a lease, and without slowing the shard's consumers much.
+"""Reads shards for commands, without leases: opens the stream (`streams_of`), finds where to start (`span_start`),
+reads pages (`SpanReader`), and shows their records (`peek_at`).
 
-It reads one page at a time, and leaves half of Kinesis's five reads a second to the consumers. If Kinesis throttles, it
-waits longer and longer. It never skips records: after an error it goes on after the last record of the last page.
+`SpanReader` does not slow the shard's consumers much. It reads one page at a time, and leaves half of Kinesis's five
+reads a second to the consumers. If Kinesis throttles, it waits longer and longer. It never skips records: after an
+error it goes on after the last record of the last page.
 """
 
 from __future__ import annotations

@@ -79,8 +79,10 @@ class SparkTour(Tour):
         self.say(checked.stdout.strip())
 
     def clear(self) -> None:
-        """Remove what an earlier tour has left in the lake. Wait first until that tour's Spark session has ended.
-        Raises QuickstartError if it does not end.
+        """Remove what an earlier tour has left in the lake. Wait first until the process of that tour's Spark
+        session (its host) has ended. Raises QuickstartError if it does not end.
+
+        A directory without `_mld`, where each sink has its ledger, is not one of ours and stays.
         """
         deadline = time.monotonic() + LAST_HOST_S
         while self._host() is not None:  # an earlier tour was killed, and its host will soon notice

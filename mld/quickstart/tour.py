@@ -1,7 +1,8 @@
-"""`Tour`: what all tours have: embedded AWS, a stream with click events, the real daemon, and a split meanwhile.
+"""`Tour`: runs a tour of `mld quickstart`: it starts embedded AWS and the real daemon, puts click events into a stream,
+splits a shard meanwhile, and reports the result.
 
-Each part runs as a process of its own, as a user would start it, and ends with the tour. A subclass chooses the record
-processor, decides when that has caught up, and knows what its result must be.
+Each server runs as a process of its own, as a user would start it, and ends with the tour. A subclass chooses the
+record processor, decides when that has caught up, and knows what its result must be.
 """
 
 from __future__ import annotations

@@ -77,7 +77,11 @@ def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None)
 
 
 def in_words(suspicion: Suspicion) -> str:
-    """Return a description of the records that may be lost: after and before which records, and their arrival."""
+    """Return a description of the records that may be lost: after and before which records, and their arrival.
+
+    Two examples: "whatever came after record 100, and arrived after 2026-01-02T03:04:05Z, before 200, which arrived at
+    2026-01-03T03:04:05Z"; "whatever was there, before 200, which arrived at 2026-01-03T03:04:05Z".
+    """
     after = "" if suspicion.read_to_s is None else f"arrived after {iso_time(suspicion.read_to_s)}"
     until = "until now, and nothing follows" if suspicion.first is None else f"before {suspicion.first}"
     if suspicion.first_arrival_s is not None:

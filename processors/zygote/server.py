@@ -152,12 +152,14 @@ class Server:
     def serve(self) -> tuple[int, int]:
         """Wait for stubs, and for the end of children, of stubs and of the owner, and act on each; fork a child for a
         stub whose request fits. Only a child returns: the server's process id, and the child's connection to its stub.
-        The server exits here, once it has no children, its socket is withdrawn, and no stub waits.
+        The server exits here, once it has no children, its socket is withdrawn (`_inode` is None), and no stub waits.
+        The socket is withdrawn after IDLE_S without children, when the owner has ended, or when files have changed.
         """
         self._leave_first_child()
         handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
         for number in KEPT_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+        # The collector leaves frozen objects alone, so the children go on sharing their pages.
         # No collection before this: each child would use the memory that was freed, and so copy the pages around it.
         gc.freeze()
         self._listener.setblocking(False)
@@ -180,6 +182,7 @@ class Server:
                     self._child_ended(descriptor)
                 elif descriptor in self._stubs:
                     self._poll.unregister(descriptor)
+                    # This stub has ended before its child: kill the child.
                     os.kill(self._stubs.pop(descriptor), signal.SIGKILL)
         os._exit(0)
 

@@ -179,7 +179,11 @@ def version_of(arguments: list[bytes]) -> bytes:
 
 def main(library: str) -> NoReturn:
     """Run the command: ask the server for a fork, and become the shell that waits for it; or become a plain child.
-    `library` is the directory of our packages.
+    This never returns: `_plain` and `_wait` replace the process, and `_end_as` ends it.
+
+    The server's answer has the connection, a kind and a number: PLAIN (no fork), PID with the child's process id, or,
+    if the child has already ended, EXIT or SIGNAL with its exit status or signal. `library` is the directory of our
+    packages.
     """
     # Python ignores these signals; the program that replaces us must not.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):

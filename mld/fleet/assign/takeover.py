@@ -336,7 +336,9 @@ class Takeover:
         have no more than our share. Used while the fleet has no leader.
 
         `living` are the other workers that seem to live. A worker without leases that had some earlier counts only if
-        it has written a new report since. Leases that are being handed off, pinned to us, or not renewed are kept.
+        it has written a new report since. Leases that are being handed off or pinned to us are kept, and so are those
+        of shards that need not be read any more (not `is_load`), and those that we have not renewed for a lease
+        duration (`_stands_still`).
         """
         loads = loads_of(self._rows.values())
         others = {worker for worker in living if loads[worker] or worker not in self.membership.unheard}

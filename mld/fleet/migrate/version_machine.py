@@ -1,4 +1,6 @@
-"""`VersionMachine`: decides the mode of this worker at its start, and then follows the mode of the fleet.
+"""Whether a worker works by the rules of KCL 2.x or 3.x (its mode): `initial_version` decides that at its start,
+`followed` while it runs, `components` says which of its parts run then, `may_flip` when a fleet may leave 2.x mode, and
+`VersionMachine` carries all of this out.
 
 Rules: coordination#initial-version, coordination#following-the-version, coordination#client-versions,
 coordination#readiness-for-3x-mode. When a worker starts, it decides its mode from its configuration and the row
@@ -6,11 +8,12 @@ coordination#readiness-for-3x-mode. When a worker starts, it decides its mode fr
 new state counts only once the worker has entered it. If another worker writes the row first, the decision is made
 again.
 
-A worker of phase 1 works by the rules of 2.x, and writes nothing but leases, so it may share the table with workers of
-KCL 2.x. When the fleet has left 2.x mode, the leader of 3.x assigns leases. A Java worker of phase 1 goes on stealing
-leases then, because it does not read the row at all. A worker of mld polls the row: it stops taking leases while the
-state is 3X_WITH_ROLLBACK or 3X, and takes leases again after a rollback. Meanwhile it keeps its leases, but as in Java,
-it does not report, and so gets no other leases, until it is restarted with another configuration.
+A worker of phase 1 (`COMPATIBLE_WITH_2X_PHASE1`) works by the rules of 2.x, and writes nothing but leases, so it may
+share the table with workers of KCL 2.x. When the fleet has left 2.x mode, the leader of 3.x assigns leases. A Java
+worker of phase 1 goes on stealing leases then, because it does not read the row at all. A worker of mld polls the row:
+it stops taking leases while the state is 3X_WITH_ROLLBACK or 3X, and takes leases again after a rollback. Meanwhile it
+keeps its leases, but as in Java, it does not report, and so gets no other leases, until it is restarted with another
+configuration.
 """
 
 from __future__ import annotations

@@ -232,9 +232,11 @@ def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
 
 
 def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
-    """Return the attributes that a worker writes with each of its reports, without the key.
+    """Return the attributes that a worker writes with each of its reports, without the key. The note DRAIN
+    is not among them, because it belongs to an operator.
 
-    `report` must be complete: no empty list, and a range for each metric.
+    SUPPORT and its time are for Java leaders. ENDS is written only if workers were found dead. `report` must be
+    complete: no empty list, and a range for each metric.
     """
     assert report.updated_at_s is not None
     assert report.samples.keys() == report.ranges.keys(), "both filled or both empty"
@@ -374,7 +376,10 @@ def is_stale(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
 
 
 def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-    """Return the newest report of each worker; if two are equally old, the one in the lease table."""
+    """Return the newest report of each worker, in the order in which the workers first occur. A worker may have one in
+    the lease table and one in the legacy table (`legacy`); if both are equally old, that in the lease table is
+    returned.
+    """
     newest: dict[str, WorkerReport] = {}
     for report in reports:
         other = newest.get(report.worker)

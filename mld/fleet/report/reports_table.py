@@ -48,8 +48,9 @@ class ReportsTable:
         return self._place
 
     async def write(self, report: WorkerReport) -> WorkerReport:
-        """Write this worker's own report into its row, and create the row if necessary; return the new row. Raises
-        TableError.
+        """Write this worker's own report into its row, and create the row if necessary; return the new row. There is
+        no condition (None), because a leader may have deleted the row. An answer that is late makes the same write be
+        sent again (`repeatable`), which changes nothing. Raises TableError.
         """
         written = reports.attributes(report)
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)

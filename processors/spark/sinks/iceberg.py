@@ -220,8 +220,9 @@ class IcebergSink(LakeSink):
         """Run the job of the frame, and return the files that it has written. They are in the table's directory, but in
         no snapshot.
 
-        Spark writes to a name under which Iceberg's cache has the table; for such a name Iceberg registers the files
-        with its coordinator instead of committing them."""
+        The job writes to a new name, under which this puts the table into Iceberg's cache. Iceberg takes a job with
+        such a name for a rewrite of files: it does not commit the files, but registers them with its coordinator, from
+        which this fetches them."""
         from pyspark.sql.functions import url_encode
 
         whole = fitted(frame, self._grown(frame), fill=True)

@@ -105,10 +105,11 @@ class LakeSink(AdmittedSink):
 
     @contextmanager
     def _making(self) -> Iterator[None]:
-        """Run statements that make or change the table. Raises LostRace if another writer has made the same table or
-        column first.
+        """Run the block's statements, which make or change the table. Raises LostRace if another writer has made the
+        same table or column first, and SinkRefused if such a table is not possible.
 
-        No row can be to blame for any other error, so an error of unknown meaning becomes SinkRefused."""
+        An error of unknown meaning is taken for the latter, because no row can be to blame for it. All others pass
+        unchanged (`_raced` handles them)."""
         try:
             yield
         except Exception as error:
