@@ -1,8 +1,9 @@
 """`living`: finds out whether the owners of leases are alive, by reading the tables several times.
 
 A worker is alive if one of its leases, or its report, changes between two reads. A row that is missing from one read,
-or is new in one, has not changed: it is compared with what it showed when it was last seen. The times in rows do not
-count, because clocks differ. A worker is taken for dead if its rows do not change for the lease duration.
+or is new in one, has not changed: it is compared with what it showed when it was last seen. The times in rows prove no
+life, because clocks differ; they only decide which workers without leases are watched. A worker is taken for dead if
+its rows do not change for the lease duration.
 """
 
 from __future__ import annotations
@@ -74,8 +75,6 @@ def reporting_workers(observed: Observed) -> frozenset[str]:
 def _reporting(observed: Observed, now_s: float, age_max_s: float) -> set[str]:
     """Return the workers whose reports are at most `age_max_s` old, by the time in the report. A report without a time
     counts as new.
-
-    Here the time may count, because it proves no life: it only decides which workers without leases are watched.
     """
     found = set()
     for worker, row in _reports(observed).items():
