@@ -135,7 +135,8 @@ def faults_of(command: list[str]) -> Iterator[tuple[Level, str, str]]:
         yield Level.WARNING, "has signs that only a shell understands; the program gets them as they are", NO_SHELL
     for word in command[1:]:
         if word.endswith(SCRIPTS) and not Path(word).exists():
-            yield Level.WARNING, f"{word} does not exist in {Path.cwd()}", NOT_FOUND
+            script = redacted("executableName", Shown.COMMAND, word)
+            yield Level.WARNING, f"{script} does not exist in {Path.cwd()}", NOT_FOUND
 
 
 def _packages(settings: Settings, file_name: str) -> Iterator[Remark]:

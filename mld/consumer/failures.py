@@ -142,10 +142,10 @@ class Failures:
         return True
 
     def _recover(self) -> None:
-        """Forget that the shard was failing. Log the recovery, unless the shard has failed only once while this worker
-        held it.
+        """Forget that the shard was failing. Log the recovery, unless the shard has failed only once, which is not
+        logged as failing either.
         """
-        if self._is_noted and self._here > 1:
+        if self._is_noted and self.count > 1:
             log.info("shard recovered", extra=about("shard_recovered", self._key, failures=self.count))
             self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self.count} failures", shard=self._key)
         self._is_noted, self._failed_to = False, None

@@ -80,9 +80,12 @@ def _parked(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
 def _failing(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     """Return why the shard's processor fails, and the command to go on with."""
     why = _because(shard, "its record processor fails")
-    if shard.failing is not None and not shard.failing.attempts:  # it fails without a batch, so no record is to blame
+    failing = shard.failing
+    if failing is not None and not failing.attempts:  # it fails without a batch, so no record is to blame
         return why, "mld conformance -- COMMAND"
-    return why, sight.command("peek", name, "--at", "checkpoint")
+    # A processor that checkpoints seldom fails on a record that is far behind its checkpoint.
+    first = None if failing is None or failing.first is None else failing.first.number
+    return why, sight.command("peek", name, "--at", "checkpoint" if first is None else str(first))
 
 
 @of_shards(

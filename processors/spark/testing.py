@@ -42,7 +42,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
     archive = ""
     if Session.getActiveSession() is None:
         java = find_java(os.environ)  # raises an error that names the remedy if Java is missing
-        archive = class_archive.options(java, conf.get(DRIVER_OPTIONS, ""))
+        archive = class_archive.options(java, os.environ, conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

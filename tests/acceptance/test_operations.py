@@ -35,6 +35,7 @@ _VARYING = (
     (re.compile(r"(?<![\w.-])\d+(\.\d+)? (ms|s|min|h|d)\b"), "<time>"),
     (re.compile(r"…\d+(/\d+)?"), "…<digits>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z"), "<at>"),
+    (re.compile(r"--at \d+"), "--at <sequence>"),
     (re.compile(r"failed \d+ times"), "failed <n> times"),
     (re.compile(r"\(pid \d+ "), "(pid <n> "),
     (re.compile(r"  \d+\.\d(?=  |$)", re.MULTILINE), ""),  # KB/s, which is not known of every lease
@@ -101,7 +102,7 @@ def test_leases_shows_who_fails_who_is_parked_and_whose_owner_is_dead(fleet: Ope
             shardId-000000000004  stopped  w2  unknown  …<digits>  its owner is dead; child of 0 -> mld workers FILE
             shardId-000000000005  stopped  w2  unknown  …<digits>  its owner is dead; child of 0 -> mld workers FILE
             shardId-000000000009  parked  w1  unknown  TRIM_HORIZON  {PARKED_WHY} -> mld doctor FILE
-            shardId-000000000002  failing  w1  <time>  TRIM_HORIZON  {FAILING_WHY} -> mld peek FILE 2 --at checkpoint
+            shardId-000000000002  failing  w1  <time>  TRIM_HORIZON  {FAILING_WHY} -> mld peek FILE 2 --at <sequence>
             shardId-000000000003  idle  w1  <time>  …<digits>
             shardId-000000000000  ended  w1  SHARD_END
             6 open shards: 3 stopped, 1 parked, 1 failing, 1 ok; 1 ended; furthest behind: <time>
@@ -132,7 +133,7 @@ def test_lag_shows_the_worst_first_and_fails_with_a_bound(fleet: OperatedFleet) 
         shardId-000000000004  stopped  unknown  w2  its owner is dead; child of 0 -> mld workers FILE
         shardId-000000000005  stopped  unknown  w2  its owner is dead; child of 0 -> mld workers FILE
         shardId-000000000009  parked  unknown  w1  {PARKED_WHY} -> mld doctor FILE
-        shardId-000000000002  failing  <time>  w1  {FAILING_WHY} -> mld peek FILE 2 --at checkpoint
+        shardId-000000000002  failing  <time>  w1  {FAILING_WHY} -> mld peek FILE 2 --at <sequence>
         shardId-000000000003  ok  <time>  w1
         6 open shards: 3 stopped, 1 parked, 1 failing, 1 ok; 1 ended; furthest behind: <time>
         """

@@ -146,6 +146,8 @@ def test_each_stream_has_its_own_program(tmp_path: Path) -> None:
 def test_no_value_is_repeated_but_what_may_be_shown(tmp_path: Path) -> None:
     keys = {"streamName": "geheim geheim", "tableName": "geheim/geheim", "executableName": "PASSWORD=geheim x"}
     assert "geheim" not in " ".join(map(str, refused(tmp_path, **keys)))
+    (one,) = refused(tmp_path, executableName="sh --password=geheim.sh")
+    assert "does not exist" in one.message and "geheim" not in str(one)
 
 
 async def start(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ OF_THE_USER = (
     "-XX:AOT",
 )
 """Options with which the user shares classes in another way. A JVM with both does not start."""
+OPTIONS_FROM_ENVIRONMENT = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+"""Variables whose options a JVM adds to those of its command line."""
 LIST_SEPARATOR = ":"
 """The JVM takes this character for a separator of two archives, so a path with it cannot be used."""
 
@@ -88,11 +90,13 @@ def find(kind: ArchiveKind) -> Path | None:
     return None
 
 
-def options(java: Java, theirs: str = "") -> str:
+def options(java: Java, env: Mapping[str, str], theirs: str = "") -> str:
     """Return the JVM's options that load the archive, with a space before them.
 
-    Return an empty text if there is no archive, or if the user's options (`theirs`) concern another one."""
+    Return an empty text if there is no archive, or if the user's options concern another one: those of the command line
+    (`theirs`), or those in the environment `env` of the JVM."""
     kind = kind_of(java)
+    theirs = " ".join([theirs, *(env.get(name, "") for name in OPTIONS_FROM_ENVIRONMENT)])
     archive = find(kind)
     if archive is None or LIST_SEPARATOR in str(archive) or any(option in theirs for option in OF_THE_USER):
         return ""

@@ -120,7 +120,7 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
 
     java = find_java(os.environ)
     environment(settings, java)
-    archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
+    archive = class_archive.options(java, os.environ, settings.conf.get(DRIVER_OPTIONS, ""))
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     conf["spark.master"] = settings.master
     builder = Session.builder

@@ -12,6 +12,7 @@ from mld.core.positions import Position
 from mld.core.token_budget import BudgetLimit
 from mld.local.kinesis import PutEntry
 from mld.metrics.activity import ShardActivity
+from mld.metrics.events import EventKind
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, Recorder
@@ -167,6 +168,23 @@ async def test_the_next_owner_goes_on_counting_and_tries_at_once(world, stop):
     assert note(world).since_s == since_s
     await world.advance(30)
     assert lives(second) == 1, "the pause goes on where it had been"
+
+
+@in_fleet(1)
+async def test_the_next_owner_says_that_the_shard_works_again(world):
+    """Its own failures do not count: the shard was failing before."""
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    first = world.start("w1")
+    await world.advance(200)
+    count = note(world).failures
+    await first.stop()
+    world.recorder.cured = True
+    second = world.start("w2", seed=2)
+    await world.until(world.all_delivered, 60)
+    await world.until(lambda: note(world) is None, 2 * RENEWAL_S)
+    recovered = [one.text for one in second.metrics.events.take() if one.kind is EventKind.RECOVERED]
+    assert recovered == [f"after {count} failures"]
 
 
 @in_fleet(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, STREAM_DISABLED, HashRange, Shard
 from mld.fleet.report.reports import WorkerReport, own_report
 from mld.leases.lease import Failing, Lease, ShardStatus
@@ -78,6 +78,12 @@ def status(activity: str, why: str | None = None, behind_ms: int | None = 0, ago
             "failing",
             "mld conformance -- COMMAND",
             id="fails to start",
+        ),
+        pytest.param(
+            lease(SHARD_3, failing=Failing(3, NOW_S, lease(SHARD_3).checkpoint, 3, Position("4711"))),
+            "failing",
+            "mld peek app.properties 3 --at 4711",
+            id="fails on a batch",
         ),
         pytest.param(
             lease(SHARD_3, status=status("stalled", behind_ms=10**6)),

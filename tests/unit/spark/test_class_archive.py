@@ -33,21 +33,21 @@ def make(data=b"classes", java=JAVA_17):
 
 
 def test_what_was_made_is_used_from_then_on(home):
-    assert (find(CLASSES), options(JAVA_17)) == (None, "")
+    assert (find(CLASSES), options(JAVA_17, {})) == (None, "")
     made = make()
     assert made is not None and list(home.iterdir()) == [made]
-    assert f'"-XX:SharedArchiveFile={made}"' in options(JAVA_17)
+    assert f'"-XX:SharedArchiveFile={made}"' in options(JAVA_17, {})
 
 
 def test_a_java_gets_no_archive_of_another_kind(home):
     """An option for an AOT cache ends an older JVM."""
     assert (kind_of(JAVA_17), kind_of(JAVA_25)) == (CLASSES, AHEAD_OF_TIME)
     make()
-    assert options(JAVA_25) == ""
+    assert options(JAVA_25, {}) == ""
     made = make(java=JAVA_25)
     assert list(home.iterdir()) == [made], "the older one has gone"
-    assert f'"-XX:AOTCache={made}"' in options(JAVA_25)
-    assert options(JAVA_17) == ""
+    assert f'"-XX:AOTCache={made}"' in options(JAVA_25, {})
+    assert options(JAVA_17, {}) == ""
 
 
 def test_the_next_one_takes_the_place_of_the_one_before(home):
@@ -60,7 +60,7 @@ def test_the_next_one_takes_the_place_of_the_one_before(home):
 def test_an_archive_that_is_not_whole_is_not_given_to_the_jvm(home, damage):
     made = make()
     made.write_bytes(damage(made.read_bytes()))
-    assert options(JAVA_17) == ""
+    assert options(JAVA_17, {}) == ""
 
 
 def test_one_that_is_still_being_made_is_not_used(home):
@@ -97,7 +97,7 @@ def test_a_making_that_fails_leaves_the_archive_that_is_there(home):
 
 def test_an_environment_that_cannot_be_written_has_none(home, tmp_path):
     (tmp_path / "environment").write_text("no directory")
-    assert options(JAVA_17) == ""
+    assert options(JAVA_17, {}) == ""
     with pytest.raises(SessionError, match=r"no archive of classes can be kept in .*share/mld"), making(CLASSES):
         raise AssertionError("nothing can be made")
 
@@ -115,19 +115,21 @@ def test_an_environment_that_cannot_be_written_has_none(home, tmp_path):
 )
 def test_what_the_user_says_of_shared_classes_is_not_contradicted(home, said, usable):
     make()
-    assert bool(options(JAVA_17, said)) is usable
+    assert bool(options(JAVA_17, {}, said)) is usable
+    assert bool(options(JAVA_17, {"JDK_JAVA_OPTIONS": said})) is usable
+    assert bool(options(JAVA_17, {"JAVA_TOOL_OPTIONS": said})) is usable
 
 
 def test_a_path_that_the_jvm_would_take_for_two_is_not_given_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "a:b"))
-    assert make() is not None and options(JAVA_17) == ""
+    assert make() is not None and options(JAVA_17, {}) == ""
 
 
 def test_the_driver_gets_the_options_before_those_of_the_user_and_executors_do_not(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "with space"))
     archive = make()
     keys = ["mld.spark.conf.spark.driver.extraJavaOptions = -Dmine=1", "mld.spark.master = spark://h:7077"]
-    made = configuration(settings_of(*keys), tmp_path, options(JAVA_17))
+    made = configuration(settings_of(*keys), tmp_path, options(JAVA_17, {}))
     words = shlex.split(made["spark.driver.extraJavaOptions"])
     assert words.index(f"-XX:SharedArchiveFile={archive}") < words.index("-Dmine=1")
     assert "Share" not in made.get("spark.executor.extraJavaOptions", "")
