@@ -157,8 +157,9 @@ class KinesisStreams(StreamAdapter[RawService]):
         if limit is not None:
             params["Limit"] = limit
         try:
-            with stream_errors(self._label):
-                return await self._service.fetch("GetRecords", params, self._page_of, timeout_s=RECORDS_TIMEOUT_S)
+            return await self._service.fetch("GetRecords", params, self._page_of, timeout_s=RECORDS_TIMEOUT_S)
+        except (AwsError, AwsUnreachableError) as error:
+            raise stream_error(error, self._label) from error
         except MalformedBodyError as error:
             raise self._malformed("GetRecords", error) from error
 

@@ -67,7 +67,8 @@ class CheckpointRange:
         narrower.
         """
         assert self.end_sequence is None, "nothing is delivered after the end of the shard"
-        return replace(self, first=min(self.first or first, first), largest=max(self.largest, largest))
+        first = first if self.first is None else min(self.first, first)
+        return CheckpointRange(self.last, max(self.largest, largest), first)
 
     def at_shard_end(self) -> CheckpointRange:
         """Return the range after `shardEnded` was given to the processor: a checkpoint of everything delivered now

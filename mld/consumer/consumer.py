@@ -321,7 +321,7 @@ class ShardConsumer:
                 arrived_ms = page.first_arrival_ms_after(self._delivered)
                 if arrived_ms is not None and self._delivered <= self._checkpoints.range.last:
                     self._read_to_s = arrived_ms / 1000  # everything before this page is checkpointed
-                self.part.took(page, self._delivered, self._parts.clock.wall())
+                self.part.took(page, arrived_ms, self._parts.clock.wall())
                 outcome = await self._deliver(page)
                 if outcome is ActivityOutcome.DONE and not self.part.outstanding:
                     self.part.done()

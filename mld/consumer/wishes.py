@@ -79,7 +79,7 @@ class Wishes:
         """Return whether a batch of records after position `after` may contain a record that the operator wants left
         out.
         """
-        if batch.largest is None:
+        if batch.largest is None or not self._left_out:
             return False
         parts = (mark.partition("/") for mark in self._left_out)
         firsts = (Position(sequence, int(sub or 0)) for sequence, _, sub in parts)

@@ -319,17 +319,16 @@ class ShardMetrics:
         """Note that an operator has paused the shard, or resumed it."""
         self.is_paused = is_paused
 
-    def took(self, page: Page, delivered: Position, wall_s: float) -> None:
-        """Note that a page came from the reader: how far it is behind, and when its first record after `delivered`
-        arrived. The records after `delivered` will be given to the child.
+    def took(self, page: Page, arrived_ms: int | None, wall_s: float) -> None:
+        """Note that a page came from the reader, and how far it is behind. `arrived_ms` is the arrival, by the clock of
+        Kinesis, of the first record that will be given to the child; None if there is none.
         """
         if page.millis_behind_latest is not None:
             self.saw_lag(page.millis_behind_latest, wall_s)
         self._is_tip_taken = False
         if page.count:
             self.moved_wall_s = wall_s
-            arrival_ms = page.first_arrival_ms_after(delivered)  # by the clock of Kinesis
-            self.oldest_wall_s = min(wall_s, (arrival_ms or math.inf) / 1000)
+            self.oldest_wall_s = min(wall_s, (arrived_ms or math.inf) / 1000)
 
     def done(self) -> None:
         """Note that the child has answered for all records that were taken from the reader, so that it has none in

@@ -106,6 +106,10 @@ class RecordPlace(NamedTuple):
         return self.found[2]
 
     @property
+    def arrival_ms(self) -> int:
+        return int(self.found[3])
+
+    @property
     def data_start(self) -> int:
         """Where the base64 text of the payload begins; the payload ends where `found` begins."""
         return self.start + len(_OPENING)

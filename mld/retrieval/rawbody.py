@@ -149,14 +149,20 @@ class BodyReader:
     def _page(self, last: bytes) -> RawPage:
         """Return the page for the body, of which `last` is the last part. Raises one of NOT_LEGAL."""
         if not self._parts and self._records is None and (found := _without_records(last)) is not None:
-            return RawPage((), Sequences(), False, *self._other_members(found))
+            return RawPage((), Sequences(), False, None, *self._other_members(found))
         scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
         self._read(scan, more=False)
         scan.expect_end()
         records, found = self._records, self._members
         if records is None or "Records" in found:
             raise ValueError("no array of Records")
-        return RawPage(tuple(records.pieces), records.sequences, records.bears_magic, *self._other_members(found))
+        return RawPage(
+            tuple(records.pieces),
+            records.sequences,
+            records.bears_magic,
+            records.first_arrival_ms,
+            *self._other_members(found),
+        )
 
     def _other_members(self, found: dict[str, object]) -> tuple[str | None, int | None, tuple[ChildShard, ...]]:
         """Return the other members of the answer: (the next iterator or continuation, milliseconds behind the tip,
@@ -204,6 +210,7 @@ class _Records:
         self.is_over = False  # whether the end of the array has been read
         self.pieces: list[Piece] = []
         self.sequences = Sequences()
+        self.first_arrival_ms: int | None = None
         self.bears_magic = False  # whether a payload may be a KPL aggregate
         self.by_pattern = 0  # how many records were read fast, by a pattern
         self._bears_frame = False  # whether a payload of this answer may have a schema frame
@@ -332,6 +339,8 @@ class _Records:
         # Four characters of base64 stand for three bytes, less one for each `=` at the end of a payload.
         data_bytes = sum(map(len, datas)) // 4 * 3 - b"".join(map(_END_OF_DATA, datas)).count(b"=")
         self.pieces.append(Piece(parts, len(datas), data_bytes, self._bears_frame))
+        if self.first_arrival_ms is None:
+            self.first_arrival_ms = int(layout.time_head + times[0])
         self.sequences.add(sequences)
         self.by_pattern += len(datas)
 
@@ -358,6 +367,8 @@ class _Records:
         self._odd_bytes += len(columns.data) + len(columns.key) + FRAME_BYTES
         if self._odd_bytes > PIECE_BYTES:
             self._flush_odd()
+        if self.first_arrival_ms is None:
+            self.first_arrival_ms = int(columns.arrival_ms)
         self.sequences.add([columns.sequence])
         if scan.at > self._backslash:
             self._backslash = _found(body.find(b"\\", scan.at), len(body))

@@ -65,6 +65,7 @@ class RawPage:
     sequences: Sequences
     bears_magic: bool
     """Whether a payload may begin with the magic bytes of a KPL aggregate."""
+    first_arrival_ms: int | None
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...] = ()
@@ -100,10 +101,6 @@ class RawPage:
         for piece in self.pieces:
             yield from places(piece.text)
 
-    @property
-    def first_arrival_ms(self) -> int | None:
-        return int(place_at(self.pieces[0].text).columns.arrival_ms) if self.count else None
-
     def first_arrival_ms_after(self, position: Position) -> int | None:
         """Return the arrival of the first record after `position`, in epoch milliseconds; None if no record comes after
         it. If a record may be an aggregate, the record at `position` counts, too.
@@ -112,8 +109,11 @@ class RawPage:
             return None
         number = -1 if position.number is None else position.number
         # Subtracting 1 (True) includes the record at `number`: the position is before it, or inside its aggregate.
-        rest = next(self._pieces_above(number - (position.sub < 0 or self.bears_magic)), None)
-        return None if rest is None else int(place_at(rest.text).columns.arrival_ms)
+        below = number - (position.sub < 0 or self.bears_magic)
+        if int(self.sequences.lowest) > below:  # nearly always: the page begins after what was delivered
+            return self.first_arrival_ms
+        rest = next(self._pieces_above(below), None)
+        return None if rest is None else place_at(rest.text).arrival_ms
 
     @property
     def bears_frames(self) -> bool:

@@ -137,20 +137,37 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
     as the reader follows the tip and has had no record at all. If the answer reports the lag, everything that had
     arrived that long before the request was read (`read_to_s`).
     """
-    is_found = state.asked is None or page.last_sequence is not None or _has_nothing_more(page)
-    # If not `is_found`, the record that was asked for is still to come, and may have arrived before the time below.
-    if page.millis_behind_latest is not None and is_found:
-        state = replace(state, read_to_s=asked_wall_s - page.millis_behind_latest / 1000)
-    if page.last_sequence is not None:
+    lag_ms, last_sequence = page.millis_behind_latest, page.last_sequence
+    asked, read_to_s = state.asked, state.read_to_s
+    if asked is not None and (last_sequence is not None or _has_nothing_more(page)):
+        asked = None
+    # While `asked` is still to come, it may have arrived before the time below.
+    if lag_ms is not None and asked is None:
+        read_to_s = asked_wall_s - lag_ms / 1000
+    if last_sequence is not None:
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
-        return replace(state, last_sequence=page.last_sequence, asked=None, is_at_record=True, prove_at_s=prove_at_s)
-    state = replace(state, is_at_record=False, asked=None if _has_nothing_more(page) else state.asked)
-    if not state.follows_tip or state.last_sequence is not None or page.millis_behind_latest is None:
-        return state
+        return replace(
+            state,
+            last_sequence=last_sequence,
+            asked=None,
+            read_to_s=read_to_s,
+            is_at_record=True,
+            prove_at_s=prove_at_s,
+        )
+    if not state.follows_tip or state.last_sequence is not None or lag_ms is None:
+        return replace(state, asked=asked, read_to_s=read_to_s, is_at_record=False)
     tip_s = asked_wall_s - LATEST_MARGIN_S
     if state.tip_s is not None:  # advance by no more than the time that has passed, even if the wall clock was set
         tip_s = min(tip_s, state.tip_s + asked_s - state.anchored_at_s)
-    return replace(state, anchor_s=tip_s - page.millis_behind_latest / 1000, tip_s=tip_s, anchored_at_s=asked_s)
+    return replace(
+        state,
+        anchor_s=tip_s - lag_ms / 1000,
+        tip_s=tip_s,
+        anchored_at_s=asked_s,
+        asked=asked,
+        read_to_s=read_to_s,
+        is_at_record=False,
+    )
 
 
 def refused(state: ReadState) -> ReadState:

@@ -49,7 +49,10 @@ def page_with(
     for one in columns:
         sequences.add([one.sequence])
     bears_magic = any(record.data.startswith(MAGIC) for record in records)
-    return RawPage(tuple(pieces), sequences, bears_magic, next_iterator, millis_behind_latest, child_shards)
+    first_arrival_ms = records[0].approximate_arrival_ms if records else None
+    return RawPage(
+        tuple(pieces), sequences, bears_magic, first_arrival_ms, next_iterator, millis_behind_latest, child_shards
+    )
 
 
 def records_of(batch: ChildBatch) -> list[Record]:

@@ -7,7 +7,6 @@ import logging
 import pytest
 
 from mld.core.errors import StreamError
-from mld.core.positions import TRIM_HORIZON
 from mld.metrics.activity import ShardActivity
 from mld.metrics.identity import Identity
 from mld.metrics.registry import Metrics
@@ -174,7 +173,7 @@ async def test_records_in_hand_are_as_old_as_their_arrival_and_never_younger_tha
     clock, metrics = VirtualClock(), Metrics()
     part = metrics.begin("a", clock.monotonic())
     record = Record(b"x", "k", "1", 0, round(1000 * (clock.wall() - arrived_s_ago)))
-    part.took(page_with((record,), "next", 0), TRIM_HORIZON, clock.wall())
+    part.took(page_with((record,), "next", 0), record.approximate_arrival_ms, clock.wall())
     await clock.sleep(30.0)
     assert part.lag_ms(clock.wall()) == lag_ms
 
