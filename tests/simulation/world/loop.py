@@ -318,11 +318,13 @@ def run_world(main: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(main)
     finally:
         loop.set_exception_handler(lambda _loop, _context: None)
-        left = asyncio.all_tasks(loop)
+        unwound: set[asyncio.Task[Any]] = set()
         with _known_without_asking(loop):
-            for task in left:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _unwind(task.get_coro())
+            while left := asyncio.all_tasks(loop) - unwound:  # again, because `finally` blocks make new tasks
+                unwound |= left
+                for task in left:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _unwind(task.get_coro())
         asyncio.set_event_loop(None)
         loop.close()
 
