@@ -288,12 +288,13 @@ def versions() -> str:
     """Machine and versions, in one sentence."""
     import pyspark
 
+    from mld.processors.spark.session.java import find_java
+
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     processor = names[0].partition(":")[2].strip() if names else platform.machine()
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.split('"')
     return (
         f"{os.cpu_count()} CPUs ({processor}), Linux {platform.release().split('-')[0]}, "
-        f"Python {platform.python_version()}, PySpark {pyspark.__version__}, Java {java[1] if java[1:] else 'unknown'}"
+        f"Python {platform.python_version()}, PySpark {pyspark.__version__}, Java {find_java(os.environ).version}"
     )
 
 
