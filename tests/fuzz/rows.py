@@ -387,6 +387,7 @@ def check_row(found: tuple[Row, Callable[[Row], None]]) -> None:
 
 SETTLED_S = 45.0
 DAMAGED_LOCK_S = 180.0  # a lock that cannot be read is replaced after 120 s; until then nobody assigns what is free
+WATCHED_S = 180.0  # a start watches a worker of another application for 120 s, to see whether it lives
 HEALTHY = tuple(f"shardId-{number:012d}" for number in range(3))
 MODES = {
     "2x": {},
@@ -444,7 +445,7 @@ def check_fleet(drawn: tuple[str, list[Row], bool]) -> None:
             for row in rows_:
                 world.dynamo.put_row(TABLE, _planted(decoded(row), world.dynamo.row(TABLE, _key(row))))
             second = world.start("w2", seed=2)
-            await world.advance(DAMAGED_LOCK_S if "Leader" in map(_key, rows_) else SETTLED_S)
+            await world.advance(_settled_s(rows_))
             if second.task.done():  # a foreign table, or a fleet in an unknown state
                 assert isinstance(second.task.exception(), StartupError), second.task.exception()
                 return
@@ -462,6 +463,13 @@ def check_fleet(drawn: tuple[str, list[Row], bool]) -> None:
 
     with _listening() as ears:
         run_virtual(story())
+
+
+def _settled_s(planted_rows: list[Row]) -> float:
+    """How long the second worker may take until all healthy shards have an owner."""
+    if any("mldStream" in row for row in planted_rows):
+        return WATCHED_S
+    return DAMAGED_LOCK_S if "Leader" in map(_key, planted_rows) else SETTLED_S
 
 
 def _planted(row: Row, before: Row | None) -> Row:
