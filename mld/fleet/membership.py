@@ -66,8 +66,8 @@ class FleetMembership:
         self.silent: frozenset[str] = frozenset()
         """The owners whose leases have all been unchanged for a lease duration."""
         self.unheard: frozenset[str] = frozenset()
-        """The workers that have leases, and those that had some and have not written a new report since. Their
-        reports do not show that they live.
+        """Owners of leases, and former owners, that have not been seen to write a new report since they had leases.
+        For these workers a report in the table does not prove that its writer lives.
         """
         self.showing_life: frozenset[str] = frozenset()
         """The workers that were seen to renew a lease, or that own none and were seen to report twice."""

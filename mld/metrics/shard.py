@@ -367,7 +367,8 @@ class ShardMetrics:
         self.busy_since = now
 
     def lost(self, last_read: str, first: str | None, words: str, wall_s: float) -> bool:
-        """Note that the records between `last_read`, the last one that was read, and `first` are lost.
+        """Note that the records between `last_read`, the last one that was read, and `first`, the oldest one that is
+        still kept, are lost. `first` is None if no record is kept.
 
         Return False if this loss was noted before.
         """

@@ -352,7 +352,9 @@ def run_on(
     settings = invocation.settings()
 
     async def running() -> int:
-        """Open the application, and do the work on it."""
+        """Open the application, do the work on it, and return the exit code. If several streams are configured and only
+        a shard is named, its stream is found by the shard's lease key.
+        """
         name = stream
         if settings.is_multi_stream and name is None and shard is not None:
             name = stream_of_key(await with_stream(settings, shard))

@@ -36,7 +36,11 @@ last, until it is found. If it is not found, the shard is read from its oldest r
 
 
 async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Position:
-    """Return the checkpoint before the first record that arrived at `time_s` (epoch seconds) or later."""
+    """Return the checkpoint before the first record that arrived at `time_s` (epoch seconds) or later.
+
+    If no record has arrived since `time_s`, the last record of the shard is the checkpoint. If no earlier record is
+    kept, the checkpoint is TRIM_HORIZON.
+    """
     reader = SpanReader(streams, clock, shard_id, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s))
     page = await reader.page_with_records()
     first = None if page is None else page.first_sequence

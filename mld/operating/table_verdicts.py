@@ -123,8 +123,12 @@ def _holes(sight: FleetSight) -> Iterator[Found]:
     probe=Probe.READY,
 )
 def _applications(sight: FleetSight) -> Iterator[Found]:
-    """Find workers of several applications in one table. If the tables were not read (`sight.fleet`), this worker's own
-    count is used, which it keeps while it leads (`sight.own`).
+    """Yield a fault for each stream that workers of this table read, if they read several. Then several applications
+    share the table, and take each other's leases.
+
+    A command that has read the tables (`sight.fleet`) knows the workers of each stream; with one stream its
+    `applications` is empty. A worker that has not read them uses its own count of workers that read another stream
+    (`sight.own.strangers`), which it keeps while it leads.
     """
     remedy = "set another applicationName (or tableName) for one of them, or stop it"
     streams = {} if sight.fleet is None else sight.fleet.applications

@@ -258,9 +258,11 @@ class _Records:
         """Read records of one layout, and add a piece for each PIECE_BYTES of them. Return True at the end of the
         array, and False if the next record deviates from the layout; the scan is before this record then.
 
-        In each pass of the inner loop, `start` and `end` are the ends of a payload, and `found` matches everything from
-        there up to the next payload, or up to the end of the array. A payload with a backslash, or whose length is no
-        multiple of 4, deviates, because it is not plain base64.
+        The text of a record up to its payload is its head. `head` matches the head of the first record. Each pass of
+        the inner loop reads one payload, from `start` to `end`. Then `found` matches the rest of that record and the
+        head of the next one, or the rest and the end of the array. A payload with a backslash, or whose length is no
+        multiple of 4, deviates, because it is not plain base64. The outer loop makes the pieces. If the first payload
+        of a piece is large, the payloads of that piece are views of the body instead of copies.
         """
         body, plain_end, find = scan.body, self._backslash, scan.body.find
         head = match = layout.head.match(body, scan.at)
@@ -301,7 +303,7 @@ class _Records:
                 self._add_regular(layout, columns, datas, is_large)
         if ended:
             scan.at = start
-        elif match is not head:  # records were read: step over the last of them, to the start of the one that deviates
+        elif match is not head:  # records were read: go to the start of the next one, which deviates
             following = layout.to_next.match(body, match.start())
             assert following is not None, "its longer form matches there"
             scan.at = following.end()

@@ -1,5 +1,7 @@
 """The error with which a child or a session host ends: one sentence and an exit status.
 
+The session host is the process that starts Spark's JVM and runs the batches of all children of a daemon.
+
 This module is quick to import, because a child has to start quickly.
 """
 

@@ -98,10 +98,15 @@ def decide(
     leader: str,
     balance: bool,
 ) -> Steps[Plan]:
-    """Decide the moves, by utilization and throughput, or by lease count if the strategy is COUNT.
+    """Return the moves of leases between workers, and the figures of this run (`Plan`).
 
-    `leases` are those of a scan, which `observations` must have noted already. `workers` may get leases. With
-    `balance` the load of the workers is balanced, too; workers on one machine are balanced in every run.
+    First every lease without a living owner gets one. With `balance`, the load of the workers is then balanced: by
+    utilization and throughput, or by lease count if the strategy is COUNT. Workers on one machine (`view.neighbours`)
+    share its CPUs, so their lease counts are evened out in every run.
+
+    `leases` are those of a scan, which `observations` must have noted already. `workers` are those that may get leases.
+    `leader` is the id of this worker. `order` decides which leases of a worker are offered first. `now` is in monotonic
+    seconds, `wall_s` in epoch seconds.
     """
     view = yield from survey(leases, workers, observations, now, settings, wall_s=wall_s)
     by_count = settings.fleet.assignment_strategy is AssignmentStrategy.COUNT

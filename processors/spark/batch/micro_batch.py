@@ -1,9 +1,10 @@
 """Plans one micro-batch from the pages that all shards have offered.
 
-A page is a file with records of one shard. The pages of a shard are taken in order. A mark is the position up to which
-a sink holds a shard; here the mark of a shard is the lowest one that any sink has. Records that all sinks hold are
-dropped: a page that ends at or before the shard's mark is `done` without a job, and of a page that begins at or before
-the mark only the records after the mark are taken. For a sink with a higher mark, the engine drops more records.
+A page is a file with records of one shard. The pages of a shard are taken in order. A sink has a mark for each shard:
+the position of the last record of the shard that is in the sink, with all records before it. This module uses the
+lowest mark of all sinks, because records up to there are in every sink and need not run again. A page that ends at or
+before that mark is `done` without a job. Of a page that begins at or before the mark, only the records after the mark
+are taken. For a sink with a higher mark, the engine drops more records.
 
 Pure: values in, values out.
 """

@@ -235,11 +235,16 @@ class PoisonSearch:
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:
-        """Commit all records of a shard that can be committed, by halving the rows again and again. A single record
-        that fails is buried, if there is evidence against it. A record over which the session has ended too often
-        counts as failing without another attempt (`EndsSession`). Return the reason if the shard has to stop, else
-        None. Reasons are, for example, that more than `in_a_row_max` records in a row fail, or that the number of
-        attempts has reached `until`.
+        """Commit all records of a shard that can be committed, by halving the rows again and again.
+
+        Each pass runs one part of the rows. If the part fails, its halves are run next, down to a single record. A
+        single record that fails is buried if there is evidence against it, and stops the shard otherwise. A part
+        without rows only moves the sinks' marks to the end of the batch. While a part runs, `running` notes it in a
+        file, in case the session ends. A record over which the session has ended too often counts as failing without
+        another attempt (`EndsSession`).
+
+        Return the reason if the shard has to stop, else None. Reasons are, for example, that more than `in_a_row_max`
+        records in a row fail, or that the number of attempts has reached `until`.
         """
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())
@@ -258,6 +263,7 @@ class PoisonSearch:
                 if suspect is not None and suspect.ends_alone >= ENDS_MIN:
                     raise EndsSession(suspect)
                 with self._running.noted(runs):
+                    # If the session ends now, the note shows whether computing or writing the suspect ended it.
                     if suspect is not None and self._jobs.computes(source):
                         self._running.note_computed()
                     self._until_done(source, len(part))

@@ -1,16 +1,18 @@
 """Notes in a file which records are running, so that a record that ends the JVM is found by the next session host.
 
-When a JVM ends, nothing reports which record ended it. So the spans that are about to run are written into a file of
-the host's directory, and removed once they have run. A host that finds spans there knows that the session before ended
-while they ran. After the second such end these records are suspected. They are then run apart from all others, in small
-parts, after all other shards. If the session ends again, the part that was running is cut into smaller parts. If the
-session has ended twice while a single record ran alone, that record is to blame, if there is evidence (`poison`).
+A session is one run of Spark's JVM, and a session host is the process that starts it. When a JVM ends, nothing reports
+which record ended it. So before a job runs, its span of records of each shard (the first and the last) is written into
+a file of the host's directory. When the job is done, the spans are removed from the file. A host that finds spans there
+knows that the session before ended while these records ran. After the second such end they are suspected, which means
+that one of them may have ended the session. Suspected records are run apart from all others, in small parts, after all
+other shards. If the session ends again, the part that was running is cut into smaller parts. If the session has ended
+twice while a single record ran alone, that record is to blame, if there is evidence (`poison`).
 
 A job that was cancelled because a task hung (`SessionHealth.watch`) counts as an end of the session, even if the
 session survived it.
 
-Most ends of a JVM have other reasons than a record. If so, other records run at the next end, and the records that were
-suspected first are no longer suspected.
+Most ends of a JVM have other reasons than a record. Then other records are usually running at the next end, and these
+are suspected instead of the earlier ones. Records that have run while the session lived on are no longer suspected.
 """
 
 from __future__ import annotations
@@ -145,8 +147,12 @@ class Running:
         self._write({shard: span._replace(is_computed=True) for shard, span in self._now.items()})
 
     def untried(self, shard: StreamShard, others: Sequence[Other]) -> Iterator[Other]:
-        """Yield those of `others` that have not been tried yet, for a trial of the pipeline. Each trial is noted first,
-        because the record may end the session, too. After the last one, the count of trials is set back to zero."""
+        """Yield those of `others` that have not been tried yet.
+
+        When a record of `shard` fails, the caller runs the pipeline over other records, one at a time, to find out
+        whether the pipeline works for any. Each such trial is counted in the file before it begins, because that record
+        may end the session, too; the next host goes on with the record after it. After the last trial the count is set
+        back to zero."""
         span = self._spans.get(shard, RunningSpan(ZERO, ZERO))
         for tried in [*range(span.tried, len(others)), -1]:
             if shard in self._spans:

@@ -57,8 +57,12 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
-    """Return the sink of a PostgreSQL table; None for a database that only Spark's own writer can write. Raises
-    SinkRefused."""
+    """Return the sink of a table in a database (format `jdbc`). None means that Spark's own writer shall append to the
+    table, at least once.
+
+    Only PostgreSQL has a sink of mld. For another database, raises SinkRefused if rows are to be merged, or if earlier
+    versions of mld wrote to it exactly once: its users would otherwise find doubled rows.
+    """
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_connection import check_options
 

@@ -220,9 +220,11 @@ class IcebergSink(LakeSink):
         """Run the job of the frame, and return the files that it has written. They are in the table's directory, but in
         no snapshot.
 
-        The job writes to a new name, under which this puts the table into Iceberg's cache. Iceberg takes a job with
-        such a name for a rewrite of files: it does not commit the files, but registers them with its coordinator, from
-        which this fetches them."""
+        First the columns of the frame are brought into the form of the table (`fitted`), and its rows are distributed
+        over the tasks by directory of the table (`by_directories`). Then the table is put into Iceberg's cache under a
+        new name, and the job writes to that name. Iceberg takes such a job for a rewrite of files: it does not commit
+        the files, but registers them with its coordinator, and they are fetched from there. `of_rows` marks errors of
+        the job as errors of its rows, not of the table."""
         from pyspark.sql.functions import url_encode
 
         whole = fitted(frame, self._grown(frame), fill=True)
