@@ -86,8 +86,8 @@ class Engine:
         self._patience.stop()
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which every sink and the dead letter hold a shard; None if one of them holds
-        nothing of it.
+        """Return the position up to which every sink and the dead letter hold the records of a shard; None if one of
+        them holds none.
         """
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)

@@ -1,9 +1,9 @@
 """`OfferQueue`: keeps the records that wait for a micro-batch, and decides whether there is room for more.
 
-A child asks for room before it adds a line of records. While BATCHES_IN_FLIGHT full micro-batches are in flight, it has
-to wait; waiting children are admitted first in, first out. The child writes admitted records into a page, which grows
-until the child reports it complete. When a micro-batch begins, the children are asked to complete ("cut") all growing
-pages. `trigger` decides when a micro-batch begins.
+A child asks for room before it adds a line of records. While BATCHES_IN_FLIGHT full micro-batches are in flight, which
+means that their records are accepted but not committed, it has to wait; waiting children are admitted first in, first
+out. The child writes admitted records into a page, which grows until the child reports it complete. When a micro-batch
+begins, the children are asked to complete ("cut") all growing pages. `trigger` decides when a micro-batch begins.
 
 All times are on one monotonic clock, in seconds.
 """
