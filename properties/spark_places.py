@@ -1,8 +1,9 @@
 """Refuses places that a sink must not have: the place of another sink, or a directory whose readers would never see
 plain files.
 
-A sink keeps marks of what it has written beside its rows. Two sinks in one place would have the same marks, so one
-would skip what the other has written. Pure; `exists` is passed in.
+A sink stores its marks beside its rows: the positions up to which it has written each shard. Records up to its mark
+are skipped. Two sinks in one place would have the same marks, so each would skip records that only the other one has
+written. Pure; `exists` is passed in.
 """
 
 from __future__ import annotations

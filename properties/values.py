@@ -1,4 +1,4 @@
-"""The enums and small values to which keys are converted (configuration#value-conversion)."""
+"""The enums and small value types into which texts of the settings are converted (configuration#value-conversion)."""
 
 from __future__ import annotations
 

@@ -29,13 +29,17 @@ async def batch_of(
     stopping: Stopping,
     budgets: RecordBudgets,
 ) -> ChildBatch | None:
-    """Return the batch of a page's records after `delivered`. Its KPL aggregates are opened, and the frames of a schema
-    registry removed. Return None if a stop is requested while schemas are fetched.
+    """Return the batch of a page's records after `delivered`, the position of the last record that the child has got.
+    Its KPL aggregates are opened, and the frames of a schema registry removed. Return None if a stop is requested while
+    schemas are fetched.
 
     `hash_range` is the range of the lease. An aggregate with a record outside of it is left out, unless the stream
-    chooses the shards of records without regard to their keys (`Placement`).
+    chooses the shards of records without regard to their keys (`Placement`). `budgets` limit what the registry's frames
+    may cost: lookups of schemas, work of decoding, warnings.
     """
-    if source.placement is not None and page.bears_frames:  # other pages cannot have aggregates
+    # `bears_frames` is true also for a page with an aggregate, because frames may be inside. So a page for which it is
+    # false has no aggregate, and the range does not matter.
+    if source.placement is not None and page.bears_frames:
         hash_range = await source.placement.range_of(hash_range)
     batch = page.after(delivered, hash_range)
     await in_turns(batch.opening())

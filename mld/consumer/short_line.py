@@ -74,8 +74,8 @@ class ShortLine:
         return text if len(text) <= LINE_CHARACTERS_MAX else f"{text[:LINE_CHARACTERS_MAX]}…"
 
     def _pass_payload(self, part: bytes) -> int:
-        """Keep this part if it is within the shown beginning of the payload. Return how many bytes of the payload were
-        fed so far.
+        """Keep the bytes of this part that belong to the shown beginning of the payload. Return how many bytes of the
+        payload were fed so far.
         """
         fed_before = self._payload_bytes or 0
         self._shown += part[: max(0, PAYLOAD_CHARACTERS_SHOWN - fed_before)]

@@ -314,7 +314,11 @@ class WorkerGroup:
         self._end(0)
 
     def _end(self, code: int) -> None:
-        """Send SIGTERM to all workers: the first lets them stop gracefully, the second ends them at once."""
+        """End the group: restart no worker from now on, and send SIGTERM to all of them. The SIGTERM of the first call
+        lets a worker stop gracefully; that of a second call ends it at once.
+
+        `code` is the exit code of the group, unless an earlier code that is not 0 was kept.
+        """
         self._code = self._code or code
         self._stop.set()
         for worker in self.workers:

@@ -232,8 +232,9 @@ class RunUntilTip:
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
         """Return how the run ends, by this scan of the lease table; None if it goes on.
 
-        If it seems to be caught up, the shards are listed, as a shard that was split may still have records. Then the
-        same scan is judged again, with the closed shards that the list shows.
+        If the run seems to be caught up, the shards are listed, as a shard that was split may still have records. Then
+        the same scan is judged again, with the closed shards that the list shows. The run also goes on if child shards
+        have rows that this scan does not show yet, or if the worker is not ready any more.
         """
         end = self._catching_up.looked(self._look_from(scan))
         if end is not CatchUpEnd.CAUGHT_UP:

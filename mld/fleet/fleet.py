@@ -1,9 +1,15 @@
 """`Fleet`: runs the tasks by which one worker takes part in the fleet, as the mode of the fleet requires.
 
 Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine
-decides the mode, and `Fleet` starts and stops the tasks: in the modes of 2.x the taker; in those of 3.x discovery,
-assigner and failover watcher; in most modes the reporter. `Fleet` only gets leases for this worker and gives them away.
-The keeper renews the leases that are held, and the worker consumes their shards.
+decides the mode: whether the fleet works by the rules of KCL 2.x or 3.x. `Fleet` starts and stops the tasks:
+
+* in the modes of 2.x the taker, by which a worker takes leases for itself;
+* in those of 3.x the assigner (the leader gives leases to workers), discovery (finds the leases that the leader gave to
+  this worker) and the failover watcher (takes leases that nobody renews);
+* in most modes the reporter, which writes this worker's load into its report.
+
+`Fleet` only gets leases for this worker and gives them away. The keeper renews the leases that are held, and the worker
+consumes their shards.
 
 A worker that stops deletes its report last, because others rely on the report while the worker owns leases.
 """

@@ -83,6 +83,9 @@ class ShardLog:
         """Return the records from sequence number `position` on, within the limits of records and bytes, but at least
         one if there is any. Bisections find the place of the first record by its number, and that of the last by the
         sizes.
+
+        If records follow the span, it also has an arrival time (`LogSpan.seen_s`), from which the lag of the reader is
+        computed.
         """
         start = max(self._first, bisect_left(self._numbers, position))
         end = min(len(self._numbers), start + limit)  # where the span would end without the limit of bytes

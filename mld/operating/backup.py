@@ -1,4 +1,5 @@
 """The backup file with the rows of a table. `mld export` writes one, and so does every act before it changes anything.
+An *act* is a command with `--execute` that changes the table.
 
 The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only the
 file's owner may read it (0600). It never replaces another file. An act changes rows only after the file is on the disk.

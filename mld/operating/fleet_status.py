@@ -195,7 +195,8 @@ fleet_status = at_once(fleet_status_steps)
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
     """Return the status with the shards of one stream only, and with all workers; None if the stream has no shards.
 
-    `name` is the stream's label, name or identifier (`ACCOUNT:NAME:EPOCH`).
+    `name` is the stream's label, name or identifier (`ACCOUNT:NAME:EPOCH`). In a table of one stream the shards have no
+    label (it is None), so there the result is None, too.
     """
     labels = {shard.label for shard in status.shards}
     if name not in labels:

@@ -124,8 +124,10 @@ class TableProbe:
         self._exam.require(*(found or [ok(about, f"{', '.join(calls)} are allowed")]))
 
     async def _rows(self, created_s: float | None) -> None:
-        """Examine the lease rows, and the workers that share the table. The rows must have the form for one stream or
-        for several, as the file has. `created_s` is when the table was created, in epoch seconds.
+        """Examine the lease rows, and the workers that share the table. Raises ProbeEnded if the table cannot be read,
+        or if its rows are those of several streams while the properties file names one, or the other way round.
+
+        `created_s` is when the table was created, in epoch seconds; None if unknown.
         """
         try:
             async with fleet_reader(self._exam.settings) as reader:
@@ -139,6 +141,7 @@ class TableProbe:
             form = "several streams" if other.stream is not None else "one stream"
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
             raise ProbeEnded(fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}"))
+        # The commands in remedies name the properties file, unless they find it by the environment variable.
         file = "" if self._exam.file == os.environ.get(FILE_VARIABLE) else self._exam.file
         self._exam.found += findings.rows_findings(
             FleetSight(fleet=status, listed=self._exam.listed, table_created_s=created_s, file=file),

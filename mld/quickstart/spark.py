@@ -68,6 +68,7 @@ class SparkTour(Tour):
         """Have the processor check PySpark, Java and the pipeline, before anything is started. Raises NotReadyError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.pipeline_file.write_bytes((files("mld.processors.samples") / self.pipeline_file.name).read_bytes())
+        # Nothing listens at this address, and the check calls no service: the local one starts later.
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
         command = [sys.executable, "-P", "-m", "mld.processors.spark.child", "--check", str(self.properties_file)]
         checked = subprocess.run(

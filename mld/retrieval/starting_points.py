@@ -116,8 +116,14 @@ def started(
     """Return the state of a reader that starts now: at `asked_wall_s` (epoch) and `asked_s` (monotonic).
 
     `anchor_s`, the anchor of an earlier reader, is kept for later readers. A start at LATEST sets a new anchor.
-    Everything that had arrived by `read_to_s` is before the checkpoint. `asked` of the state is what the first answer
-    is compared with, to see whether records are missing (`lacks_record`); None if nothing can be missing.
+    Everything that had arrived by `read_to_s` is before the checkpoint.
+
+    The field `asked` of the state is for `lacks_record`, which sees from the first answer whether records are missing:
+
+    * after a start at a record it is that record's sequence number: the answer should begin with this record;
+    * after a start at a time or at TRIM_HORIZON, if a `read_to_s` or the time of the start is known, it is only the
+      name of this start: the first record should not be newer than that time;
+    * otherwise it is None, because nothing can be missing, or nothing shows it.
     """
     asked = start.sequence
     if start.type is IteratorType.LATEST:

@@ -40,8 +40,8 @@ class SanitizedLines(logging.Formatter):
 
 
 def log_by(fit: Sanitizer) -> None:
-    """Send all log lines of this process to standard error, made fit by `fit`; of PySpark's bridge Py4J only warnings
-    and errors.
+    """Send all log lines of this process to standard error, sanitized by `fit`. PySpark's bridge Py4J logs only
+    warnings and errors.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(SanitizedLines(fit))

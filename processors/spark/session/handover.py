@@ -212,7 +212,11 @@ def _letters(frame: DataFrame, reason: Column, letter: WriterIdentity, sinks: Se
 
 
 def _because(raw: DataFrame, letter: WriterIdentity, reasons: Sequence[str], sinks: Sequence[str]) -> DataFrame:
-    """Return dead letters of the records of a page. `reasons` has the reason for each record, in the page's order."""
+    """Return dead letters of all records of the page `raw`, each with the reason for which it could not be processed.
+
+    `reasons` has the reason for each record, in the page's order: a record finds its own by its number within the page.
+    `letter` is the writer that the letters name. `sinks` are the sinks that lack the records (none means all).
+    """
     from pyspark.sql import functions as F
 
     reason = F.array(*map(F.lit, reasons))[F.col(ROW_INDEX).cast("int")]

@@ -204,9 +204,12 @@ class DeltaSink(LakeSink):
         return rows
 
     def _write(self, frame: DataFrame | None, changes: DataFrame | None, entry: LedgerEntry) -> None:
-        """Write the frame with the entry, or the entry alone if there is no frame. An append has the entry in its
-        options; a MERGE (if there are `changes`) in settings of the session. An exception of a job over rows becomes
-        OfRows (`of_rows`), because a record may be to blame for it. Raises SinkRefused."""
+        """Write the frame with the entry, or the entry alone (an append of no rows) if there is no frame.
+
+        Before that, the table is made if it does not exist, and gets the columns that it lacks (`_grown`). If there are
+        `changes`, they are what a MERGE writes, made from the frame; then the entry is in settings of the session. For
+        an append the entry is in its options. An exception of a job over rows becomes OfRows (`of_rows`), because a
+        record may be to blame for it. Raises SinkRefused."""
         text = ledger.encode(entry).decode()
         ours = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": text}
         options = {**self._spec.options, **ours}
