@@ -162,7 +162,9 @@ class Conversation:
         return ActionDone(action)
 
     def reply(self, error: CheckpointErrorName | None = None) -> bytes:
-        """Return the line that replies to the checkpoint request. `error` None: the checkpoint is stored."""
+        """Return the line that replies to the checkpoint request. `error` None: the checkpoint is stored. Raises
+        ProtocolMisuse if no request is open, or if the checkpoint was refused at once and `error` is None.
+        """
         asked = self._asked
         if asked is None:
             raise ProtocolMisuse("a checkpoint reply without a request")

@@ -86,7 +86,10 @@ class FleetMembership:
     # --- scans of the whole table -------------------------------------------------------------------------------------
 
     def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
-        """Note all reports of a scan, one for each worker. For the same scan, call it before `saw_owners`."""
+        """Note all reports of a scan, one for each worker: which workers run mld, run Java, are drained, or belong to
+        another application (`is_stranger`), and whose report has changed since the last scan. For the same scan, call
+        it before `saw_owners`, which decides from these notes.
+        """
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
         self.java = frozenset(report.worker for report in found) - self._mld
         self.drained = frozenset(report.worker for report in found if reports.is_drained(report))

@@ -448,8 +448,8 @@ class ShardMetrics:
         """Return the lag of the shard at `wall_s`, the age of its oldest unprocessed record; None if unknown.
 
         It is the larger of two values, as far as they are known: the age of the oldest record in hand, and the lag that
-        Kinesis reported last, plus the time since then. For an idle shard that time is added only if the report is
-        older than LAG_KNOWN_S.
+        Kinesis reported last, plus the time since then. For an idle shard whose reads succeed that time is added only
+        if the report is older than LAG_KNOWN_S.
         """
         known = [] if self.oldest_wall_s is None else [wall_s - self.oldest_wall_s]
         if self.behind_ms is not None:

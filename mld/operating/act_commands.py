@@ -61,11 +61,11 @@ def _new_file(help_text: str, *, is_required: bool = False) -> Callable[[F], F]:
     """
 
     def decorate(command: F) -> F:
-        """Return the command with both options."""
+        """Return the command with the options --file and --to."""
 
         @wraps(command)
         def called(invocation: Invocation, path: Path | None, former_path: Path | None, **rest: Any) -> Any:
-            """Call the command with the one path of both options."""
+            """Call the command with the path of --file, or else of the former --to."""
             if former_path is not None:
                 say("--to is --file now; the next version of mld knows only that")
             if path is None and former_path is None and is_required:

@@ -123,7 +123,9 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
     found_of: Counter[str] = Counter()  # how many user records were found, by sequence number
 
     def is_enough() -> bool:
-        """Return whether all records to leave out are found, or more than may be left out."""
+        """Return whether no further page has to be read: all unwanted records are found, up to their number
+        (`unwanted.count`) or past the last one (`end`), or more sequence numbers than a lease row can leave out.
+        """
         if len(found_of) > LEFT_OUT_MAX:
             return True
         if end is None:

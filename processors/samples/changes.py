@@ -1,11 +1,11 @@
-"""An example pipeline for `mld-spark`: one row for each change in a DynamoDB table. Copy it and adapt it.
+"""An example pipeline for `mld-spark`: one row for each change in a DynamoDB table of orders. Copy it and adapt it.
 
     executableName = mld-spark
     mld.spark.pipeline = changes.py:transform       # properties/samples/dynamodb-streams.properties is the whole file
 
 A record's data is JSON such as `{"eventName": "MODIFY", "dynamodb": {"Keys": …, "NewImage": …, "OldImage": …}}`. Its
 values carry their DynamoDB types: `{"S": "PAID"}`. `mld.spark.schema` names the attributes to read, and the column
-`payload` has them. A row shows the order as it was after the change, or before the change if the order was removed.
+`payload` has them. A row shows an order as it was after the change, or before the change if the order was removed.
 """
 
 from __future__ import annotations

@@ -63,9 +63,10 @@ class Destinations:
         sink without any record of a shard begins with this batch; if `accepts`, so does a sink that lacks records. If
         a dead letter lacks the end of a parent shard, this only causes a warning, because mld 0.2.0 did not record
         these ends."""
-        # `source.preceding` has for each shard the marks that a sink must have before the batch, of the shard itself
-        # and of its parents. `at` is the position right before the batch, for shards of which earlier records were
-        # delivered.
+        # `source.preceding` has for each shard the marks that a sink must have reached before the batch: of the shard
+        # itself and, if the batch has its first records, of its parents. `gaps` finds the shards for which a sink has
+        # not. `at` has the shard's own mark only: the position right before the batch. `spans(at, marks)` finds the
+        # shards of which a sink lacks earlier records, including those of which it holds nothing.
         at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
         for sink in self.all():
             is_dead, before = sink is self.dead, source.preceding
@@ -84,7 +85,7 @@ class Destinations:
             if sink.exactly_once and not is_dead and (new := sorted(at.keys() - marks.keys())):
                 named = ", ".join(f"{shard.label} after {at[shard]}" for shard in new[:NAMED_MAX])
                 log.warning("sink %s holds nothing of %d shards yet, and begins with %s", sink.name, len(new), named)
-        if accepts:
+        if accepts:  # the gaps were accepted once, so the next steps of this batch must not find them again
             source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:

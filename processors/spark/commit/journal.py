@@ -141,7 +141,10 @@ class Journal:
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         """Publish a staging area whose data are durable.
 
-        `follow` returns the entry that follows a given head, or raises. It is called again after each lost race."""
+        `follow` returns the entry that follows a given head, or raises. It is called again after each lost race.
+
+        Raises SinkError if the number of the new entry is not above the floor, which is the highest number of the
+        removed entries: perhaps another entry had this number before, and was removed."""
         with failures(f"sink {self._name}: committing a batch"):
             entry = self._take_number(token, follow)
             stage("committed")
@@ -255,7 +258,14 @@ class Journal:
                 remove()
 
     def _remove_abandoned(self) -> None:
-        """Remove staging areas of writers that are dead, or that may be dead and are a day old."""
+        """Remove the staging areas of dead writers, and areas that are a day old if it is unknown whether their writers
+        live.
+
+        A writer of an old area may still be about to commit. So before such areas are removed, the head must have their
+        time as `swept_to`, after which no such area is committed; if it has not, an entry with this time is committed
+        first (`_fence`). Without any entry only the areas of dead writers are removed. Areas whose files an unfinished
+        entry has yet to move are kept.
+        """
         to_s = int(self._store.now_s()) - ABANDONED_S
         held = {token: self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") for token in self._store.names(STAGING)}
         dead = {token for token, is_held in held.items() if is_held is False}

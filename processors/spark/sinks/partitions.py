@@ -1,7 +1,7 @@
 """Brings the rows of each partition of a batch together, by Spark's `rebalance`, so that each directory gets few files.
 
-If a value cannot be the name of a directory, the job fails over its row, so that the record is to blame. This module
-adds steps to a frame and runs no job.
+A value that cannot be the name of a directory makes the job fail with a message of our own (`NO_NAME`), by which it is
+known that a record is at fault, and not the sink. This module adds steps to a frame and runs no job.
 """
 
 from __future__ import annotations
