@@ -45,7 +45,9 @@ class FileReads:
             raise FileHangsError(why) from None
 
     def _submit(self, read: Callable[[], T]) -> Job:
-        """Give the read to the thread, which ends the turn when it is done."""
+        """Give the read to the thread, which releases the lock `_turn` when the read ends, even if nobody waits for it
+        any more. So a later read begins only when this one has ended.
+        """
         try:
             return self._threads.submit(Job(lambda _: read(), at_end=self._turn.release))
         except BaseException:

@@ -143,7 +143,9 @@ class FleetMembership:
         self._standing_still = self.silent = self.unheard = self.showing_life = frozenset()
 
     def begin_leadership(self) -> None:
-        """Note that this worker begins to lead. A new leader must first watch which reports change."""
+        """Note that this worker begins to lead: forget the reports that an earlier leadership of it has seen. Whether a
+        report changes is watched anew, by the runs from now on.
+        """
         self._runs.forget()
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:

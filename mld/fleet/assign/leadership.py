@@ -46,7 +46,9 @@ class Leadership:
         return self.runs % every == 0 or frozenset(workers) != self.balanced_among
 
     def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Leadership:
-        """Return the leadership after a run has made its plan, even if writes of the plan fail later."""
+        """Return the leadership after a run has made its plan, even if writes of the plan fail later. The run counts if
+        it was a scheduled one or the first one; if it has `balanced` the load, the present `workers` are remembered.
+        """
         runs = self.runs + (self.runs == 0 or not early)
         return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
 
