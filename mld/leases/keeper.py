@@ -157,9 +157,7 @@ class LeaseKeeper:
         return holding is not None and self._is_believed(holding)
 
     async def until_held(self, key: str, token: str) -> bool:
-        """Wait while this holding is suspended (another worker may have taken the lease). Return True as soon as the
-        lease is certainly ours under this token, and False if the holding has ended.
-        """
+        """Wait while the holding is suspended. Return True once the lease is ours again, False if the holding ended."""
         while (holding := self._holding(key, token)) is not None and self.is_current(holding):
             if holding.believed.is_set():
                 return True
