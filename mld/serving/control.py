@@ -198,9 +198,12 @@ class ControlServer:
         The oldest answer that its caller does not read is given up for it. Raises RequestRefused if that takes too
         long.
         """
-        if self._free.locked() and self._unread:
+        while self._free.locked() and self._unread:
             limit = next(iter(self._unread))
-            limit.reschedule(self._unread.pop(limit))
+            due_s = self._unread.pop(limit)
+            if not limit.expired():  # else that answer is given up already, and its task has not noticed yet
+                limit.reschedule(due_s)
+                break
         self._waiting += 1
         try:
             async with asyncio.timeout(WAIT_S):

@@ -282,6 +282,9 @@ async def test_of_many_commands_at_once_each_is_answered(private: Path, monkeypa
             writer.close()
 
 
+GIVEN_UP_S = 0.1  # if more passes before the command is sent, the test shows nothing, but does not fail
+
+
 @pytest.mark.parametrize("callers", [1, 4])
 async def test_answers_that_nobody_reads_keep_no_command_out(
     private: Path, monkeypatch: pytest.MonkeyPatch, callers: int
@@ -305,6 +308,34 @@ async def test_answers_that_nobody_reads_keep_no_command_out(
             assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
         for caller in deaf:
             caller.close()
+
+
+async def test_a_command_is_answered_that_comes_just_when_an_unread_answer_is_given_up(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop finds both in one turn, so the request is read before the answer's task has noticed."""
+
+    async def large(_: Request) -> AsyncGenerator[Answer, None]:
+        yield {"large": "x" * 10_000_000}
+
+    monkeypatch.setattr(control, "ANSWERS_MAX", 1)
+    monkeypatch.setattr(control, "WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(control, "ANSWER_TIMEOUT_S", GIVEN_UP_S)
+    place, loop = ControlPlace(private, "a.sock"), asyncio.get_running_loop()
+    async with serving(place, {"large": large, "hello": hello}):
+        reader, writer = await asyncio.open_unix_connection(place.path)
+        deaf = socket.socket(socket.AF_UNIX)
+        deaf.connect(place.path)
+        deaf.sendall(b'{"ask": "large"}\n')
+        while not select.select([deaf], [], [], 0)[0]:  # its answer has begun to come
+            await asyncio.sleep(0)
+        given_up_at = loop.time() + GIVEN_UP_S
+        writer.write(b'{"ask": "hello"}\n')
+        while loop.time() < given_up_at:  # on purpose nothing else runs meanwhile
+            pass
+        assert json.loads(await reader.read()) == {"answer": {"hello": "nobody"}}
+        writer.close()
+        deaf.close()
 
 
 async def test_a_command_waits_until_there_is_room_for_it(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
