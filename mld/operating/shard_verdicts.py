@@ -74,7 +74,7 @@ def _parked(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:
     Verdict.FAILING.value,
     Severity.PAGE,
     "The record processor of a shard fails on and on.",
-    "mld peek --at checkpoint shows the record; mld lag has the error.",
+    "mld lag has the error, and the mld peek that shows the record.",
     "a-shard-is-failing",
 )
 def _failing(sight: FleetSight, shard: ShardView, name: str) -> tuple[str, str]:

@@ -35,8 +35,8 @@ OF_THE_USER = (
     "-XX:AOT",
 )
 """Options with which the user shares classes in another way. A JVM with both does not start."""
-OPTIONS_FROM_ENVIRONMENT = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
-"""Variables whose options a JVM adds to those of its command line."""
+OPTIONS_FROM_ENVIRONMENT = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+"""Variables whose options the JVM, or Spark's launcher, adds to those of the command line."""
 LIST_SEPARATOR = ":"
 """The JVM takes this character for a separator of two archives, so a path with it cannot be used."""
 

@@ -282,9 +282,6 @@ async def test_of_many_commands_at_once_each_is_answered(private: Path, monkeypa
             writer.close()
 
 
-GIVEN_UP_S = 0.1  # if more passes before the command is sent, the test shows nothing, but does not fail
-
-
 @pytest.mark.parametrize("callers", [1, 4])
 async def test_answers_that_nobody_reads_keep_no_command_out(
     private: Path, monkeypatch: pytest.MonkeyPatch, callers: int
@@ -308,6 +305,9 @@ async def test_answers_that_nobody_reads_keep_no_command_out(
             assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
         for caller in deaf:
             caller.close()
+
+
+GIVEN_UP_S = 0.1  # if more passes before the command is sent, the test shows nothing, but does not fail
 
 
 async def test_a_command_is_answered_that_comes_just_when_an_unread_answer_is_given_up(

@@ -95,8 +95,8 @@ def test_a_post_has_no_secret_and_names_some_of_many() -> None:
     assert (told["count"], len(told["subjects"]), told["status"]) == (300, SUBJECTS_MAX, "begun")
     assert told["text"].startswith("clicks: failing (300): shardId-000, ")
     assert told["text"].endswith(
-        f", …. The record processor of a shard fails on and on. mld peek --at checkpoint shows the record; mld lag has "
-        f"the error. {RUNBOOK}"
+        f", …. The record processor of a shard fails on and on. mld lag has the error, and the mld peek that shows the "
+        f"record. {RUNBOOK}"
     )
     assert told["runbook"] == "docs/use/operations.md#a-shard-is-failing"
     assert told["details"][0] == {"name": "shardId-000", "why": "KeyError, password=***"}

@@ -116,8 +116,8 @@ def test_an_environment_that_cannot_be_written_has_none(home, tmp_path):
 def test_what_the_user_says_of_shared_classes_is_not_contradicted(home, said, usable):
     make()
     assert bool(options(JAVA_17, {}, said)) is usable
-    assert bool(options(JAVA_17, {"JDK_JAVA_OPTIONS": said})) is usable
-    assert bool(options(JAVA_17, {"JAVA_TOOL_OPTIONS": said})) is usable
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"):
+        assert bool(options(JAVA_17, {name: said})) is usable
 
 
 def test_a_path_that_the_jvm_would_take_for_two_is_not_given_to_it(tmp_path, monkeypatch):
