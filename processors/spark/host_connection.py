@@ -3,9 +3,10 @@
 A page is a file that Spark reads. The child counts the lines of records that the daemon sends; the host reports up to
 which line all records are in the sinks. This module is quick to import, because a child has to start quickly.
 
-The frames (`link`): the child says HELLO and gets READY. Before each line of records it asks for ROOM, and waits for
-GO. It reports a complete page by PAGE, also when the host asks for the page by CUT. The host reports commits by
-COMMITTED, or by FAILED that the shard has to stop; SAID has lines for the daemon's log.
+The frames (`link`): the child says HELLO and gets READY. Before a line of records it asks for ROOM, and waits for GO,
+unless the line is a small addition to the page. It reports a complete page by PAGE, also when the host asks for the
+page by CUT. The host reports commits by COMMITTED, or by FAILED that the shard has to stop; SAID has lines for the
+daemon's log.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class HostConnection:
         self._page: PageWriter | None = None
         self._page_bytes = 0
         """Bytes of the lines in the open page."""
+        self._unasked_bytes = 0
+        """Bytes of lines in the open page that the host does not know of yet."""
+        self._behind: int | None = None
+        """How many milliseconds the last line is behind the tip; None if unknown."""
         self._pages = 0
         """How many pages were begun."""
 
@@ -74,10 +79,11 @@ class HostConnection:
         """Wait until the host has room for a line of `size` bytes, then put its records (`groups`) into the page.
 
         `behind` is how many milliseconds the records are behind the tip. Raises FatalError."""
-        self.send(link.ROOM, {"size": size, "behind": behind})
-        while not self.may_go:
-            self.receive()
-        self.may_go = False
+        self._behind = behind
+        if self._page is not None and self._unasked_bytes + size <= self.ready["unaskedBytes"]:
+            self._unasked_bytes += size
+        else:
+            self._await_room(size)
         if not size:
             return
         if self._page is None:
@@ -89,16 +95,28 @@ class HostConnection:
         if self._page_bytes >= self.ready["pageBytes"]:
             self.end_page()
 
+    def _await_room(self, size: int) -> None:
+        """Ask the host for room for a line of this size, and wait until there is room. Raises FatalError."""
+        self._report(link.ROOM, {"size": size})
+        while not self.may_go:
+            self.receive()
+        self.may_go = False
+
     def end_page(self) -> None:
         """Complete the open page and report it to the host. If no page is open, report zero
         records. Raises FatalError.
         """
         if self._page is None:
-            self.send(link.PAGE, {"records": 0})
+            self._report(link.PAGE, {"records": 0})
             return
         page, self._page = self._page.close(), None
         about = {"number": self._pages, "upto": self.brought, "size": self._page_bytes}
-        self.send(link.PAGE, {**about, **page._asdict()})
+        self._report(link.PAGE, {**about, **page._asdict()})
+
+    def _report(self, kind: int, body: dict[str, Any]) -> None:
+        """Send a frame, with what the host does not know of the open page yet, and how far behind the last line is."""
+        unasked, self._unasked_bytes = self._unasked_bytes, 0
+        self.send(kind, {**body, "unasked": unasked, "behind": self._behind})
 
     def _new_page(self) -> PageWriter:
         """Begin the next page of this child. Pages are numbered."""

@@ -1,10 +1,11 @@
 """The frames that a child and the session host exchange.
 
-A frame is a fixed header (kind, length) and one JSON object. The child sends HELLO and gets READY or FAILED. For each
-line of the daemon the child sends ROOM and waits for GO. Then it writes the records into a page: a file whose path
-begins with a text that READY contains. It sends PAGE when it completes a page, because the page is large, or because a
-micro-batch begins and the host has sent CUT. COMMITTED names the last line whose records all sinks hold, and the
-position of its last record. The child counts lines and pages from 1 on.
+A frame is a fixed header (kind, length) and one JSON object. The child sends HELLO and gets READY or FAILED. It writes
+records into a page: a file whose path begins with a text that READY contains. Before the first line of the daemon that
+goes into a page, and before each further line that is not small, it sends ROOM and waits for GO. Small lines in between
+need no GO; the next ROOM or PAGE reports how many bytes they had (`unasked`). It sends PAGE when it completes a page,
+because the page is large, or because a micro-batch begins and the host has sent CUT. COMMITTED names the last line
+whose records all sinks hold, and the position of its last record. The child counts lines and pages from 1 on.
 
 This module is quick to import, because a child has to start quickly.
 """
@@ -20,7 +21,7 @@ BODY_BYTES_MAX = 1024 * 1024
 """Longest body. A frame has a shard id, a position or a sentence; anything longer is not a frame."""
 TEXT_CHARS_MAX = 64 * 1024
 """Longest text in a frame. JSON needs at most twelve bytes for a character."""
-VERSION = 5
+VERSION = 6
 HELLO, ROOM, PAGE, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5, 6
 READY, GO, CUT, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20, 21
 """FLUSH asks for a commit before the next regular trigger. ENDED reports that the shard has ended and that all its

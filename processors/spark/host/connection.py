@@ -1,10 +1,10 @@
 """The host's end of the connection to one child: takes the child's frames (`link`), and sends frames to the child.
 
-The child says HELLO and gets READY. Before each line of records it asks for ROOM, and waits for GO. It writes the
-records into a page, and reports the page by PAGE when it is large, or when the host has sent CUT because a micro-batch
-begins. The host reports by COMMITTED up to which line all records are in the sinks, or by FAILED why the shard stops.
-FLUSH asks for a commit before the regular time, ENDED for a note in the sinks that the shard has ended. SAID has lines
-for the daemon's log, and BYE ends the connection.
+The child says HELLO and gets READY. Before a line of records it asks for ROOM, and waits for GO, unless the line is a
+small addition to its page. It reports the page by PAGE when it is large, or when the host has sent CUT because a
+micro-batch begins. The host reports by COMMITTED up to which line all records are in the sinks, or by FAILED why the
+shard stops. FLUSH asks for a commit before the regular time, ENDED for a note in the sinks that the shard has ended.
+SAID has lines for the daemon's log, and BYE ends the connection.
 """
 
 from __future__ import annotations
@@ -83,10 +83,12 @@ class ChildConnection:
             case link.HELLO:
                 self._host.hello(self, body)
             case link.ROOM:
-                self.asked_bytes, self.behind_ms = int(body["size"]), body["behind"]
+                self._count_unasked(body)
+                self.asked_bytes = int(body["size"])
                 self._host.offers.admit(self)
             case link.PAGE:
                 self.is_cutting = False
+                self._count_unasked(body)
                 self._host.offers.paged(self._page(body) if body["records"] else None)
             case link.FLUSH:
                 if self.waiting_since is not None:
@@ -98,6 +100,12 @@ class ChildConnection:
                 self.close()
             case _:
                 raise link.LinkError(f"a child does not say {kind}")
+
+    def _count_unasked(self, body: dict[str, Any]) -> None:
+        """Count the bytes of small lines that the child has added to its open page without asking for room."""
+        unasked, self.behind_ms = int(body["unasked"]), body["behind"]
+        self.open_bytes += unasked
+        self._host.offers.count(unasked)
 
     def _page(self, body: dict[str, Any]) -> Offer:
         """Return the page that the child reports as complete, as an offer that waits for its commit. From now on, the

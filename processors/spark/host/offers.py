@@ -1,6 +1,7 @@
 """`OfferQueue`: keeps the records that wait for a micro-batch, and decides whether there is room for more.
 
-A child asks for room before it adds a line of records. While BATCHES_IN_FLIGHT full micro-batches are in flight, which
+A child asks for room before it adds a line of records; a few kilobytes of small lines it reports later
+(`host_connection`). While BATCHES_IN_FLIGHT full micro-batches are in flight, which
 means that their records are accepted but not committed, it has to wait; waiting children are admitted first in, first
 out. The child writes admitted records into a page, which grows until the child reports it complete. When a micro-batch
 begins, the children are asked to complete ("cut") all growing pages. `trigger` decides when a micro-batch begins.
@@ -60,6 +61,10 @@ class OfferQueue:
         """Let a child continue with its line once there is room."""
         self._held_back.append(child)
         self._admit_first()
+
+    def count(self, size: int) -> None:
+        """Count bytes of lines that a child has added to its growing page without asking for room."""
+        self._waiting_bytes += size
 
     def _admit_first(self) -> None:
         """Let waiting children go on, first in, first out, as long as there is room."""

@@ -45,6 +45,10 @@ CLOSE_WAIT_S = 10.0
 BACKLOG = 1_024
 PAGE_BYTES = 16 << 20
 """A child completes its page when it has this many bytes of lines, or earlier, when a micro-batch begins."""
+UNASKED_SHARE = 2048
+"""A child may add this share of a full page (8 KiB) to its open page before it has to ask for room again. So a shard
+with a record a second wakes the host every few seconds, and not for each record.
+"""
 
 
 class SessionHost:
@@ -227,13 +231,15 @@ class SessionHost:
         """Send READY to a child, once its HELLO has named its shard."""
         if child.shard is None:
             return
+        page_bytes = min(PAGE_BYTES, self._settings.batch_bytes_max)
         child.send(
             link.READY,
             {
                 "stream": child.shard.stream_name,
                 "shard": child.shard.shard,
                 "pages": self._spool.pages(child.number),
-                "pageBytes": min(PAGE_BYTES, self._settings.batch_bytes_max),
+                "pageBytes": page_bytes,
+                "unaskedBytes": page_bytes // UNASKED_SHARE,
                 "drainMillis": int(1000 * self._settings.drain_timeout_s),
             },
         )

@@ -28,7 +28,8 @@ from mld.processors.spark.host import micro_batch_loop, offers
 from mld.processors.spark.host.host_status import STATUS_FILE
 from mld.processors.spark.host.leftovers import clear, hold, sweep
 from mld.processors.spark.host.process_watch import watch_process
-from mld.processors.spark.host.session_host import SessionHost
+from mld.processors.spark.host.session_host import UNASKED_SHARE, SessionHost
+from mld.processors.spark.host_connection import HostConnection
 from mld.processors.spark.positions import RecordPosition, StreamShard
 from mld.processors.spark.relay import ChildRelay, DaemonLines
 from mld.processors.spark.run_directory import run_directory, scratch_directory, started_at
@@ -867,7 +868,7 @@ async def test_a_child_that_dies_with_a_page_that_grows_leaves_neither_file_nor_
     async with serving(tmp_path, NEVER) as world:
         child, ready = await asyncio.to_thread(raw_child, world)
         world.host._loop.last_start = time.monotonic()
-        child.sendall(link.encode(link.ROOM, {"size": 1000, "behind": 9}))
+        child.sendall(link.encode(link.ROOM, {"size": 1000, "unasked": 0, "behind": 9}))
         await asyncio.to_thread(frame_of, child, link.GO)
         assert (ready["stream"], ready["shard"]) == (STREAM, "a")
         Path(f"{ready['pages']}00000001.parquet").write_bytes(b"PAR1 and a part")
@@ -876,13 +877,37 @@ async def test_a_child_that_dies_with_a_page_that_grows_leaves_neither_file_nor_
         await until(lambda: not spooled(world) and not world.host.offers.in_flight_bytes)
 
 
+async def test_small_lines_are_added_without_asking_for_each(tmp_path, monkeypatch):
+    """They wake the host every few kilobytes only, and are counted when the child asks again or completes its page."""
+    asked, line = [], line_of([1], lag=9)
+    send = HostConnection.send
+
+    def noted(child, kind, body=None):
+        asked.extend([body["size"], body["unasked"]] if kind == link.ROOM else [])
+        send(child, kind, body)
+
+    monkeypatch.setattr(HostConnection, "send", noted)
+    monkeypatch.setattr("mld.processors.spark.host.session_host.PAGE_BYTES", 2 * len(line) * UNASKED_SHARE)
+    async with serving(tmp_path, NEVER) as world:
+        world.host._loop.last_start = time.monotonic()
+        daemon = await world.child()
+        for number in range(1, 6):
+            assert await world.call(daemon.say, line_of([number], lag=9)) == "processRecords"
+        size = len(line)
+        assert asked == [size, 0, size, 2 * size]
+        assert world.host.offers.in_flight_bytes == 4 * size
+        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
+        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("5", 0), [1, 2, 3, 4, 5])
+        await until(lambda: world.host.offers.in_flight_bytes == 0)
+
+
 async def test_a_line_waits_for_room(tmp_path):
     async with serving(tmp_path, NEVER, "mld.spark.maxBatchBytes = 500") as world:
         held = hold_publications(world.bed)
         first = await world.child("b")
         assert await world.call(first.say, line_of(range(1, 5), lag=9)) == "processRecords"
         child, _ = await asyncio.to_thread(raw_child, world)
-        child.sendall(link.encode(link.ROOM, {"size": 900, "behind": 9}))
+        child.sendall(link.encode(link.ROOM, {"size": 900, "unasked": 0, "behind": 9}))
         child.settimeout(NOTHING_COMES_S)
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(child.recv, 1)
@@ -906,7 +931,7 @@ async def test_a_child_that_does_not_give_its_page_holds_nobody_up(tmp_path, mon
     monkeypatch.setattr("mld.processors.spark.host.offers.CUT_WAIT_S", 0.05)
     async with serving(tmp_path, QUICK) as world:
         hangs, _ = await asyncio.to_thread(raw_child, world)
-        hangs.sendall(link.encode(link.ROOM, {"size": 100, "behind": 9}))
+        hangs.sendall(link.encode(link.ROOM, {"size": 100, "unasked": 0, "behind": 9}))
         await asyncio.to_thread(frame_of, hangs, link.GO)
         await asyncio.to_thread(frame_of, hangs, link.CUT)
         daemon = await world.child("b")
