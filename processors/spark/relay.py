@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 from mld.processors.spark import link
@@ -34,7 +35,10 @@ START_WAIT_S = 600.0
 RECORDS = {"action": "processRecords"}
 RECORDS_START = b'{"action":"processRecords"'
 """A line with records begins with this. It is not parsed as JSON here: `record_columns` cuts it into columns."""
-READ_BYTES = 256 * 1024
+FIRST_READ_BYTES, READ_BYTES = 64 * 1024, 256 * 1024
+"""Size of the first read of a line, and of further ones. Most lines of a quiet shard come with the first. Its buffer is
+so small that the C library keeps it, while a larger one is mapped and unmapped by system calls for each read.
+"""
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
 
@@ -56,8 +60,10 @@ class DaemonLines:
     def read(self) -> bytes:
         """Return the next line; b"" at the end of the input. Raises FatalError."""
         pieces = [self._rest]
-        while b"\n" not in pieces[-1] and (piece := os.read(self.fileno(), READ_BYTES)):
+        size = FIRST_READ_BYTES
+        while b"\n" not in pieces[-1] and (piece := os.read(self.fileno(), size)):
             pieces.append(piece)
+            size = READ_BYTES
         data = b"".join(pieces)
         end = data.find(b"\n") + 1
         if data and not end:
@@ -101,7 +107,7 @@ class ChildRelay:
                 self._shutdown_requested()
             elif action in ("leaseLost", "shutdown"):
                 self._leave()
-            self._write({"action": "status", "responseFor": action})
+            self._write(_status(action))
         if self._host is not None:
             self._host.send(link.BYE)
 
@@ -193,7 +199,7 @@ class ChildRelay:
     def _ask(self, sequence: str | None, sub: int | None) -> None:
         """Send a checkpoint of this position (None: the end of the shard), and note that its reply is awaited."""
         self._asked = sequence, sub
-        self._write({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub})
+        self._write(_line({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub}))
 
     def _replied(self, error: str | None) -> None:
         """Note the reply to the open checkpoint. Raises FatalError if the daemon refuses the checkpoint for good."""
@@ -246,13 +252,24 @@ class ChildRelay:
                 break
         return self._lines.read()
 
-    def _write(self, message: dict[str, Any]) -> None:
+    def _write(self, line: bytes) -> None:
         """Write a message to the daemon. Raises FatalError if the daemon does not read any more."""
         try:
-            self._stdout.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._stdout.write(line)
             self._stdout.flush()
         except BrokenPipeError:
             raise FatalError("the daemon has closed our output") from None
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    """Encode a message to the daemon."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+@lru_cache(maxsize=16)
+def _status(action: str) -> bytes:
+    """Return the line that answers an action. It is kept: encoding one costs as much as reading a small batch."""
+    return _line({"action": "status", "responseFor": action})
 
 
 def _message(line: bytes) -> dict[str, Any]:
