@@ -41,8 +41,15 @@ NAMED = (
 )
 """Expressions that make the columns of the frame from the columns of `RAW`."""
 COLUMNS = tuple(text.split()[-1] for text in NAMED)
-MUST_BE_THERE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""Options for reading pages. They overrule settings of the user that are meant for other tables."""
+READING_PAGES = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "parquet.hadoop.vectored.io.enabled": "false",
+}
+"""Options for reading pages. They overrule settings of the user that are meant for other tables. Vectored IO would read
+each row group by a request of its own, on other threads. A page is read as a whole, so one request is enough
+(`s3a.PAGE_READ`).
+"""
 REASON = "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 """Columns of a dead letter: the writer's application and pipeline, and the sinks that lack the record (null: all)."""
@@ -126,7 +133,7 @@ class Handover:
         from pyspark.sql import functions as F
 
         settings = self._settings
-        raw = self._session.read.schema(RAW).options(**MUST_BE_THERE).parquet(*pages)
+        raw = self._session.read.schema(RAW).options(**READING_PAGES).parquet(*pages)
         if suspects is not None:
             bits = (str(bit) for bit in range(BITS) if suspects[bit >> 3] >> (bit & 7) & 1)
             raw = raw.filter(f"{BIT.format('h')} IN ({', '.join(bits)})")

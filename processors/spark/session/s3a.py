@@ -9,6 +9,7 @@ kept. Pure: values in, values out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from mld.processors.spark.session.packages import JARS, PACKAGES, joined
 from mld.processors.spark.session_errors import SessionError
@@ -24,6 +25,11 @@ EXCLUDED = (f"{SDK}:bundle", "org.wildfly.openssl:wildfly-openssl", "io.netty:*"
 EXCLUDES = "spark.jars.excludes"
 HADOOP = "spark.hadoop."
 FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+PAGE_READ = "16M"
+"""How far a request reads on in the bucket of the spool: to the end of a page (`session_host.PAGE_BYTES`). With less,
+each row group of a page is a request of its own, and executors spend a third of their CPU on requests. Readers of other
+Parquet files there ask for exact ranges, whatever this is.
+"""
 PROVIDERS = "fs.s3a.aws.credentials.provider"
 _AUTH, _OF_SDK = "org.apache.hadoop.fs.s3a.auth", "software.amazon.awssdk.auth.credentials"
 CLASSES = {
@@ -49,12 +55,17 @@ def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | N
     return any(map(is_s3, (*tables, spool))) or (elsewhere and any(map(is_s3, files)))
 
 
-def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
+def s3a_settings(
+    access: S3Access, hadoop: str | None, theirs: Mapping[str, str], spool: str | None = None
+) -> dict[str, str]:
     """Return the settings of Spark for S3A. Settings of the user in `theirs` win. `hadoop` is the version of PySpark's
-    Hadoop.
+    Hadoop; `spool` is where the pages are, if executors read them from a bucket.
 
     Raises SessionError."""
-    ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}
+    store = _store(access)
+    if spool is not None and is_s3(spool):
+        store[f"fs.s3a.bucket.{urlsplit(spool).netloc}.readahead.range"] = PAGE_READ
+    ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in store.items()}}
     if f"{HADOOP}{PROVIDERS}" not in theirs:
         ours |= {f"{HADOOP}{key}": value for key, value in _credentials(access.credentials.providers).items()}
     return {key: value for key, value in ours.items() if key in (PACKAGES, EXCLUDES) or key not in theirs}

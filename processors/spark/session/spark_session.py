@@ -214,7 +214,7 @@ def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, s
     already, and are kept. Raises SessionError."""
     if not is_needed(settings.sinks, settings.dead_letter, settings.spool, elsewhere=not settings.is_local):
         return {}
-    return s3a_settings(settings.s3, hadoop_version(), theirs)
+    return s3a_settings(settings.s3, hadoop_version(), theirs, settings.spool)
 
 
 def hadoop_version() -> str | None:

@@ -43,6 +43,15 @@ def test_who_needs_it(sinks, dead_letter, spool, elsewhere, needed):
     assert is_needed(sinks, dead_letter, spool, elsewhere=elsewhere) is needed
 
 
+def test_only_the_bucket_of_the_spool_is_read_a_page_at_a_time():
+    of_spool = {f"{HADOOP}fs.s3a.bucket.fast.readahead.range": "16M"}
+    access = S3Access(SDK_CREDENTIALS)
+    for spool, more in (("s3a://fast/spool", of_spool), ("/spool", {}), (None, {})):
+        assert s3a_settings(access, "3.5.0", {}, spool) == s3a_settings(access, "3.5.0", {}) | more
+    theirs = dict.fromkeys(of_spool, "1M")
+    assert not s3a_settings(access, "3.5.0", theirs, "s3a://fast/spool").keys() & theirs.keys()
+
+
 def test_a_store_of_its_own_and_the_modules_of_its_sdk():
     access = S3Access(SDK_CREDENTIALS, "us-east-1", "http://127.0.0.1:9000", path_style=True, kms_key="key")
     found = s3a_settings(access, "3.4.2", {PACKAGES: "a:b:1", EXCLUDES: "c:d"})
