@@ -123,11 +123,11 @@ class ProtocolTrace:
             self._send_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
 
     def heard(self, line: str) -> None:
-        """Copy a line of the child's stdout to the listeners: its beginning, and its length in characters."""
+        """Copy a line of the child's stdout to the listeners: its beginning, and its length in bytes."""
         at = self._clock.wall()
         short = ShortLine()
         short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))
-        short.size = len(line)
+        short.size = len(line.encode("utf-8", "replace"))
         self._send_short(self.listeners, at, FROM_CHILD, short, is_whole=len(line) <= LINE_CHARACTERS_MAX)
 
     def _send_short(

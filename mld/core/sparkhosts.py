@@ -29,7 +29,7 @@ SHOWN_FIELDS = (
 """Fields of a host's status file that the status page shows. `ui` is an address on this machine."""
 LOCAL = "local"
 """A Spark master that begins with this word runs its JVM on this machine; it is also the default master."""
-UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
+UI_ENABLED_KEY, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
     """Return a text that says where a host with this configuration will have its UI; `conf` holds the keys of
     `mld.spark.conf.*`, `master` is `mld.spark.master`.
     """
-    on = conf.get(UI_OFF, "").strip().lower()
+    on = conf.get(UI_ENABLED_KEY, "").strip().lower()
     if on == "false":
-        return f"none (mld.spark.conf.{UI_OFF} is false)"
+        return f"none (mld.spark.conf.{UI_ENABLED_KEY} is false)"
     if not on and (master or LOCAL).startswith(LOCAL):
-        return f"none: every user of this machine could read it; mld.spark.conf.{UI_OFF} = true asks for it"
+        return f"none: every user of this machine could read it; mld.spark.conf.{UI_ENABLED_KEY} = true asks for it"
     port = conf.get(UI_PORT_KEY, str(UI_PORT)).strip()
     if port == "0":
         return "http://127.0.0.1 on a free port, which the log line `session ready` names"

@@ -204,7 +204,7 @@ def _possible_paths(command: Sequence[str], spark: Mapping[str, str]) -> Iterato
         elif not word.startswith(("/", "-")) and (before or "/" in word):
             yield word
     for name in _SPARK_PATHS:
-        yield from (part.partition(":")[0].strip() for part in spark.get(PREFIX + name, "").split(","))
+        yield from (part.rsplit(":", 1)[0].strip() for part in spark.get(PREFIX + name, "").split(","))
 
 
 def _is_here(word: str, directory: Path) -> bool:

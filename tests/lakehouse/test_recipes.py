@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis
 
 from tests.lakehouse.tables import JSON, PACKAGES, TableBed, session
 from tests.lakehouse.test_avro import click
-from tests.support.page_blocks import block
+from tests.support.page_blocks import USE, block
 from tests.support.spark_bed import engine_bed, rows
 
 pytestmark = [
@@ -142,6 +142,9 @@ def test_a_table_of_dynamodb_is_kept_as_one_of_iceberg(spark, tmp_path):
     assert table.run(late).failed == {}
     again = {21: change("INSERT", "b", 10, "1", "99"), 22: change("MODIFY", "a", 25, "2.5")}
     assert table.run(again).failed == {}
-    seen = table.sql(f"SELECT id, CAST(total AS STRING) FROM {table.place} WHERE NOT _mld_deleted ORDER BY id")
-    assert seen == [("a", "3.00"), ("c", "7.00")]
+    table.sql(f"INSERT INTO {table.place} (id, total) VALUES ('old', 5.00)")  # as from before `orderBy` was set
+    living = "NOT coalesce(_mld_deleted, false)"
+    assert living in " ".join((USE / "spark-tables.md").read_text().split())
+    seen = table.sql(f"SELECT id, CAST(total AS STRING) FROM {table.place} WHERE {living} ORDER BY id")
+    assert seen == [("a", "3.00"), ("c", "7.00"), ("old", "5.00")]
     assert table.letters() == []

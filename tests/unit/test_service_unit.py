@@ -170,15 +170,15 @@ def test_what_is_written_to_must_be_writable_and_exist(directory: Path) -> None:
 
 
 def test_sinks_of_spark_are_written_to_where_they_are(directory: Path) -> None:
-    (directory / "p.py").touch()
+    (directory / "p:1.py").touch()
     text = (
-        "executableName=mld-spark\nmld.spark.pipeline=p.py:f\nmld.spark.sink.a.path=lake/a\n"
+        "executableName=mld-spark\nmld.spark.pipeline=p:1.py:f\nmld.spark.sink.a.path=lake/a\n"
         "mld.spark.sink.b.path=s3a://bucket/b\nmld.spark.sink.c.path=file:///data/c"
     )
     service, _ = found(directory, text)
     assert service.writable == (str(directory / "lake/a"), "/data/c")
     assert service.is_spark
-    (directory / "p.py").unlink()
+    (directory / "p:1.py").unlink()
     assert found(directory, text)[0].writable == ("/data/c",)  # lake/a is in the state directory
 
 

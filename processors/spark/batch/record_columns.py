@@ -16,10 +16,10 @@ from mld.processors.spark.fatal import FatalError
 from mld.processors.spark.positions import RecordPosition
 
 GROUP_BYTES = 640 * 1024
-"""About how many bytes of lines a row group gets; it gets only whole records. A read from S3 makes one request per
-group. The JVM reads each column of a group into one array. With this size, and after base64 decoding, the array is
-below 512 KiB. Longer arrays are humongous objects in the default heap of an executor, which are expensive: with groups
-of 4 MiB a record costs 23 us instead of 15.
+"""About how many bytes of lines a row group gets; it gets only whole records. The JVM reads each column of a group
+into one array. With this size, and after base64 decoding, the array is below 512 KiB. Longer arrays are humongous
+objects in the default heap of an executor, which are expensive: with groups of 4 MiB a record costs 23 us instead of
+15.
 """
 HEAD = b'{"action":"processRecords","records":['
 RECORD_HEAD = b'{"data":"'

@@ -67,12 +67,12 @@ async def test_both_directions_are_heard_in_order_with_the_children_and_the_end(
     trace, listener = trace_with()
     trace.started("pid 7")
     send(trace, b'{"action":"init', b'ialize"}\n')
-    trace.heard('{"action":"status"}')
+    trace.heard('{"action":"stätus"}')
     trace.ended("pid 7 exited with status 0")
     first, there, back, ended, over = await rest_of(trace, listener)
     assert (first["event"], first["words"]) == ("childStarted", "child started: pid 7")
     assert (there["way"], there["line"], there["bytes"]) == (TO_CHILD, '{"action":"initialize"}', 24)
-    assert (back["way"], back["line"]) == (FROM_CHILD, '{"action":"status"}')
+    assert (back["way"], back["line"], back["bytes"]) == (FROM_CHILD, '{"action":"stätus"}', 20)
     assert ended["words"] == "child ended: pid 7 exited with status 0"
     assert (over["event"], over["words"]) == ("leaseEnded", "over")
 
