@@ -48,14 +48,13 @@ _UNBUILDABLE = {
     "ClasspathPropertiesFileCredentialsProvider": "put the keys into a profile and use "
     "ProfileCredentialsProvider|<profile>",
 }
-
 """Classes of Java that no value of a key can describe, each with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A text about a part of the value that was dropped or translated; it contains no secrets. `fatal` if the provider
-    cannot be used.
+    """A message about a part of the value that was dropped or translated; it contains no secrets. `fatal` means that
+    the provider cannot be used.
     """
 
     message: str
@@ -105,6 +104,7 @@ def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> P
     short = name.removeprefix(package)
     kind = _BY_NAME.get(short)
     if kind is None:
+        # A text that does not look like a class name may be a secret, such as an access key in the wrong place.
         named = name if _PROVIDER_NAME.fullmatch(name) else ""
         complaints.append(_unknown(short, named if reveal_names else "taken from the environment"))
         return None
@@ -117,7 +117,7 @@ def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> P
 
 
 def _unknown(short: str, shown: str) -> Complaint:
-    """Return the complaint about a class name that cannot be used."""
+    """Return the complaint about a class name that cannot be used. `shown` is the part of it that may be shown."""
     if short in _UNBUILDABLE:
         return Complaint(f"{short} cannot be built from a properties file and is skipped", _UNBUILDABLE[short], True)
     meant = nearest(short, _BY_NAME, cutoff=0.7)

@@ -19,8 +19,9 @@ _P = ParamSpec("_P")
 
 
 def keys_of_group(*keys: Key) -> Any:
-    """Declare the keys of a group that occurs in several fields of the settings. Each key names the field of the group
-    that it sets, if any.
+    """Declare the keys of a group of settings whose class serves several fields, such as one table of several. The
+    class cannot declare them, because each field has keys of its own. Each key names the field of the group that it
+    sets (`sets`), if any.
     """
     return field(metadata={_KEYS: keys})
 
@@ -51,6 +52,7 @@ def declared_in(settings: Any, prefix: str = "") -> Iterator[Key]:
             case Key() as own:
                 yield _setting(own, prefix + one.name)
             case tuple() as keys:
+                # A key without effect sets no field: its `sets` stays empty.
                 yield from (_setting(own, own.sets and f"{one.name}.{own.sets}") for own in keys)
             case None if is_dataclass(one.type):
                 yield from declared_in(one.type, f"{one.name}.")

@@ -491,6 +491,7 @@ def _worker_id(derivation: Derivation) -> None:
     assert isinstance(streams, tuple)
     names = {name for one in streams for name in (one.name, one.stream_name)}
     taken = (*ROW_KEYS, derivation.values["stream_name"], *names)
+    # With several streams, the key of a lease is `account:name:epoch:shardId-…`.
     if worker in taken or worker.startswith(SHARD_ID_PREFIX) or f":{SHARD_ID_PREFIX}" in worker:
         message = f"{worker} is the key of another row of the lease table"
         derivation.say(Level.ERROR, "workerId", message, "choose a name that is no shard, stream or row of the KCL")

@@ -57,8 +57,8 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
         if place == OVERRIDE_PLACE and _is_secret(name, raw):
             yield Remark(Level.WARNING, name, place, ON_COMMAND_LINE, IN_THE_FILE)
         # An argument is a secret if its name suggests it, like `password=…`, or if it is a URL with a user.
-        tells = _COMMAND.fullmatch(name) and (any(secrets_in(name, Shown.COMMAND, raw)) or Scrubber()(raw) != raw)
-        if tells:
+        is_exposed = _COMMAND.fullmatch(name) and (any(secrets_in(name, Shown.COMMAND, raw)) or Scrubber()(raw) != raw)
+        if is_exposed:
             message = PASSED_ON.format(whose="the record processor")
             yield Remark(Level.WARNING, name, place, message, "children have the daemon's environment: set a variable")
         elif _JAVA_OPTIONS.search(name) and (has_file(raw) or any(map(is_secret_key, _JAVA_PROPERTY.findall(raw)))):

@@ -119,7 +119,7 @@ def collect(
                 remarks.append(_unknown(name, place))
             continue
         line = KeyLine(key, keys.canonical_spelling(name), raw, place)
-        earlier = counting.pop(key.name, None)
+        earlier = counting.pop(key.name, None)  # removed, so that the key moves to the place of its last line
         if earlier is not None:
             remarks += _repeated(earlier, line)
         counting[key.name] = line

@@ -98,7 +98,7 @@ class LoadedConfiguration:
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The value of every given key of the Spark processor."""
     streams_file: StreamsFile | None = None
-    """The file of mld.streamsFile, to be read again and again; None without that key."""
+    """The file of mld.streamsFile, with what is needed to read it again; None without that key."""
 
     def to_json(self) -> dict[str, object]:
         """Return everything that may be shown, as plain JSON types."""
@@ -153,11 +153,11 @@ def load(
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
     effective = _effective(derivation, spark, remarks)
     settings = settings_of(derivation)
-    file = None  # with what is needed to read the list of streams again
+    streams_file = None
     if listed is not None and settings.streams_file is not None:
         own = {name: one for name, one in _of_streams(given).items() if name not in listed.given}
-        file = StreamsFile(settings.streams_file, own, settings.initial_position, settings.strict, sources)
-    return LoadedConfiguration(file_name, settings, tuple(remarks), effective, secrets, spark.texts, file)
+        streams_file = StreamsFile(settings.streams_file, own, settings.initial_position, settings.strict, sources)
+    return LoadedConfiguration(file_name, settings, tuple(remarks), effective, secrets, spark.texts, streams_file)
 
 
 def _converted(lines: Mapping[str, KeyLine], sources: Sources) -> tuple[dict[str, Given], set[str], list[Remark]]:

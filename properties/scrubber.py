@@ -78,6 +78,7 @@ def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
     They are the whole text if it is hidden, the user of a URL, parameters after `=`, and in a command the words whose
     flag or name suggests a secret. Some of the texts may be empty.
     """
+    # A PARSED value is a chain of credentials providers: its key looks secret, but most of its text is not.
     if how is not Shown.PARSED and is_secret_key(key):
         yield text
     elif how is Shown.HIDDEN and not (text.isalpha() or text.isdigit()):
@@ -87,8 +88,8 @@ def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
         if at:
             user = user.rpartition("//")[2]
             yield user
-            yield user.partition(":")[2]
-            yield user.rpartition("/")[2]
+            yield user.partition(":")[2]  # the password of user:password@host
+            yield user.rpartition("/")[2]  # the password of jdbc:oracle:thin:user/password@host
     if how in (Shown.HIDDEN, Shown.PLACE, Shown.ENDPOINT, Shown.JVM_OPTIONS):
         yield from _PARAMETER.findall(text)
     if how is Shown.COMMAND:

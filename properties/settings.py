@@ -239,6 +239,7 @@ class ChildSettings:
     stop_timeout_s: float = key("mld.childStopTimeoutMillis", MILLIS, Section.OWN,
         "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, minimum=0)
     logs_fields: bool = True
+    """Whether a JSON object that a child logs becomes fields of the daemon's log line; False for `mld replay`."""
 
     @property
     def failures_max(self) -> int | None:
@@ -377,7 +378,7 @@ class SchemaSettings:
         default=SchemaErrors.DELIVER, choices=SchemaErrors)
 
 
-# --- groups that are there several times: `sets` names the field that a key sets --------------------------------------
+# --- groups whose class serves several fields of `Settings`: each key names the field of the group that it sets ------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

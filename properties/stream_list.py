@@ -221,12 +221,12 @@ def _stream(
 
 def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Iterator[Remark]:
     """Yield errors about streams that are listed twice, or that one application cannot read together."""
-    partition: tuple[str, str] | None = None
+    partition: tuple[str, str] | None = None  # of the first stream with an ARN, and the key that names it
     by_account_and_name: dict[tuple[str, str], StreamSetting] = {}
     for stream in streams:
         if stream.arn is None:
             continue
-        key = next(
+        key = next(  # the key that gave the stream its ARN
             key
             for key in (key_of_stream(stream.name, "arn"), key_of_stream(stream.name, "consumerArn"))
             if key in given

@@ -62,14 +62,18 @@ class MetadataLayout(Enum):
     """Where rows other than leases are stored: the leader's lock, workers' reports."""
 
     AUTO = "auto"
+    """In the lease table, unless the tables of KCL 3.0 to 3.4 exist."""
     LEGACY = "legacy"
+    """Always in the tables of KCL 3.0 to 3.4."""
 
 
 class AssignmentStrategy(Enum):
-    """How the leader assigns leases."""
+    """What the leader evens out between workers when it assigns leases."""
 
     UTILIZATION = "utilization"
+    """CPU and throughput."""
     COUNT = "count"
+    """The number of leases."""
 
 
 class LogLevel(Enum):

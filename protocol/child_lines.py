@@ -21,9 +21,9 @@ from mld.protocol.messages import (
 CROWDED_CHARS = 16 * 1024
 MEMBERS_MAX = 1000
 """If a line longer than CROWDED_CHARS has more commas and opening brackets than this, only its first CROWDED_CHARS are
-parsed, because parsing half a million members would delay the daemon, and deep nesting takes memory: where it is
-refused depends on Python and on the size of the stack. A message has five members, so a message at the beginning of
-such a line is still found."""
+parsed. Parsing half a million members would block the event loop. Deep nesting takes memory, and the depth that Python
+refuses depends on its version and on the size of the stack. A message has five members, so a message at the beginning
+of such a line is still found."""
 REASON_CHARS_MAX = 80
 """How many characters of a child's line are quoted in an `Ignored.reason`."""
 _WHITESPACE = " \t\r\n\ufeff"
@@ -48,7 +48,7 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
         line = line[:CROWDED_CHARS]
     start = len(line) - len(line.lstrip(_WHITESPACE))
     try:
-        value, _ = _DECODER.raw_decode(line, start)
+        value, _ = _DECODER.raw_decode(line, start)  # ignores text after the object, as Java does
     except (ValueError, RecursionError):
         return Ignored(f"not a JSON object: {shorten(line)}", is_log=not line.startswith("{", start))
     if type(value) is not dict:
@@ -80,6 +80,7 @@ def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> Checkpoin
         if dialect is Dialect.KCL_1:
             return CheckpointRequest(coerce_text(value, "checkpoint"), sub, legacy_key=True)
         raise Unreadable("a position under the 1.x key 'checkpoint'; use 'sequenceNumber' or the 1.x protocol")
+    # In 1.x, `"checkpoint": null` means "everything delivered so far", as `"sequenceNumber": null` does in 2.x.
     legacy = dialect is Dialect.KCL_1 and "checkpoint" in value and "sequenceNumber" not in value
     unknown = value.keys() - {"action", "sequenceNumber", "subSequenceNumber", "error", "checkpoint"}
     if unknown and "sequenceNumber" not in value and not legacy:

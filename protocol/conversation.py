@@ -119,6 +119,7 @@ class Conversation:
         self.awaited: ActionName | None = None
         """The action whose status the child owes; None if no action is awaited."""
         self._asked: CheckpointAsked | None = None
+        """The checkpoint request that has no reply yet; None if there is none."""
 
     def begin(self, action: ActionName) -> None:
         """Note that an action is sent. Call this before the first byte is written. Raises ProtocolMisuse.
@@ -178,6 +179,7 @@ class Conversation:
         awaited = self._close()
         if awaited is None:
             return ProcessorGoneError("ended while there was nothing to do for it")
+        # A program for KCL 1.x ends at an action that it does not know.
         hint = HINT_OF_1X if self._dialect is Dialect.KCL_2 and awaited in _LEGACY_SHUTDOWN else ""
         return ProcessorGoneError(f"closed its output before it answered {awaited.value}{hint}")
 

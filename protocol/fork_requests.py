@@ -29,12 +29,13 @@ OF_STREAM = frozenset({STREAM_ID, b"MLD_STREAM_NAME", b"MLD_STREAM_ARN", b"MLD_S
 """Environment variables that may also differ if the application reads several streams; in that case `STREAM_ID` is set.
 With one stream they must be equal, because a module may read the stream's name while it is imported."""
 NAME_BYTES_MAX = 32 + len(".plain")
-"""Length of the longest file name of a server in the directory that `meeting` finds."""
+"""Length of the longest file name of a server in the directory that `meeting` finds: 32 hexadecimal digits
+(`Request.server_name`) and a suffix."""
 RECORD_BYTES = 16
 LENGTH_BYTES = 8
 REQUEST_BYTES_MAX = 8 * 1024 * 1024  # Linux allows an environment and arguments of 6 MiB
 _DIRECTORY_FLAGS = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
-_HASH_MODULUS = 2**127 - 1
+_HASH_MODULUS = 2**127 - 1  # a prime; the remainder serves as a hash, because hashlib takes time to import
 _VERSION = b"1"
 # Results of a request, in the first answer.
 PID = "pid"  # the child runs, with this process id
@@ -126,6 +127,7 @@ def process_identity(pid: int) -> tuple[int, int] | None:
     except OSError:
         return None
     try:
+        # Field 22 is the start time. The second field is the program's name, which may contain blanks and brackets.
         return pid, int(posix.read(handle, 4096).rpartition(b")")[2].split()[19])
     except (OSError, IndexError):
         return None
@@ -154,7 +156,7 @@ def socket_path(directory: str, name: str) -> str:
 
 def peer(connection: _socket.socket) -> tuple[int, int]:
     """Return the process id and the user id of the process at the other end, as the kernel knows them."""
-    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # struct ucred: pid, uid, gid
     return int.from_bytes(raw[:4], sys.byteorder), int.from_bytes(raw[4:8], sys.byteorder)
 
 

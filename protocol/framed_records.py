@@ -83,5 +83,6 @@ def line_of(records: Sequence[FramedRecord], millis_behind_latest: int | None) -
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
+    """Yield the data in pieces of at most PIECE_BYTES; one large record may need several."""
     for start in range(0, len(data), PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]

@@ -34,7 +34,7 @@ def coerce_text(value: dict[str, object], key: str) -> str | None:
             return None
         case bool(flag):
             return "true" if flag else "false"
-        case str(text):
+        case str(text):  # also a NumberText: a number becomes the text of its digits
             return str(text)
         case _:
             raise Unreadable(f"{key!r} is neither text nor null")
@@ -65,7 +65,7 @@ def _truncate(text: str) -> int | None:
     whole = _whole(text)
     if whole is not None:
         return whole
-    number = float(text)
+    number = float(text)  # it has a fraction, an exponent or too many digits
     return int(number) if abs(number) < _INT64_MAX else None
 
 

@@ -4,9 +4,10 @@ Rule: parallel#choice-of-the-child. The number of the child that gets a record i
 key in UTF-8, modulo the number of children. So it is the same on every worker, in every version and after every
 restart. User records of KPL aggregates are shared by their own keys. Records without a key go to the children in turn.
 
-We made the line ourselves, so the fields of a record can be found by counting quotes: base64 has none. A record with
-escapes in its partition key, or with further keys at its end, is read by a regular expression, which costs four times
-as much. Payloads are not decoded, and the children get the same bytes as one child would.
+The daemon's own codec made the line, so the form of a record is known. The fields of a record are found by searching
+for the quotes around them: base64 has no quotes. A record with escapes in its partition key, or with further keys at
+its end, is read by a regular expression, which costs four times as much. Payloads are not decoded, and the children get
+the same bytes as one child would.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TypeAlias
 
 from mld.protocol.codec import PIECE_BYTES, RECORD_END, RECORDS_HEAD, records_tail
 
+# Lengths of the text before a field: from the comma before the record, or from the quote that ends the field before.
 _TO_DATA = len(b',{"data":"')
 _TO_KEY, _TO_SEQUENCE = len(b'","partitionKey":"'), len(b'","sequenceNumber":"')
 _SUB = b'"subSequenceNumber":'
@@ -50,16 +52,17 @@ def is_ordered(records: Sequence[SharedRecord]) -> bool:
 
 
 class SharedLine:
-    """Shares the records of one line, which is fed in pieces, among `children` children. `turn` is the number of the
-    child that gets the next record without a key; pass the `turn` of the previous line.
+    """Shares the records of one line, which is fed in pieces, among `children` children.
 
-    `order` has the records in the order of the line. `texts` has, for each child, the text of its records. The texts of
-    a child, when joined, are its records, each after one byte where the comma goes; one text may begin or end inside a
-    record.
+    `order` has the records in the order of the line. `texts` has, for each child, the text of its records in parts.
+    When these are joined, each record follows one byte: the comma, or the bracket before the first record of the line.
+    A part may begin or end inside a record.
     """
 
     def __init__(self, children: int, turn: int = 0) -> None:
-        """Begin a line for this number of children. `turn` is the child that gets the next record without a key."""
+        """Begin a line for this number of children. `turn` is the number of the child that gets the next record without
+        a key; pass the `turn` of the previous line, so that such records go to all children in turn.
+        """
         self.turn = turn
         self.order: list[SharedRecord] = []
         self.is_ordered = True
@@ -77,9 +80,9 @@ class SharedLine:
     def feed(self, piece: bytes) -> None:
         """Share out the records that this piece of the line completes. The rest of the piece is kept for the next call.
 
-        A record is cut by searching for the quotes around its fields, which is right as long as its key has no
-        backslash and nothing follows its sub-sequence number. For any other record the pattern `_UNUSUAL` is used. The
-        texts of the records are first collected by child (`runs`), and then joined into one text for each child.
+        The quotes around the fields are searched for. This finds the right quotes if the key has no backslash and
+        nothing follows the sub-sequence number. For any other record the pattern `_UNUSUAL` is used. The texts of the
+        records are first collected by child (`runs`), and then joined into one text for each child.
         """
         text = self._rest + piece if self._rest else piece
         start = 0
@@ -137,6 +140,7 @@ class SharedLine:
         """Add the records that a piece has completed to `order`, `first_of`, `last_of` and `counts`."""
         self.is_ordered = self.is_ordered and is_ordered([*self.order[-1:], *records])
         self.order += records
+        # A later entry of a dict or of `|` replaces an earlier one, so the first record of each child stays.
         self.first_of = {record[2]: record for record in reversed(records)} | self.first_of
         self.last_of |= {record[2]: record for record in records}
         self.counts.update(map(itemgetter(2), records))
@@ -151,7 +155,7 @@ def _plain(key: bytes) -> bytes:
 def line_of_texts(texts: Sequence[bytes], millis_behind_latest: int | None) -> Iterator[bytes]:
     """Yield the `processRecords` line of one child's `texts` in pieces of about 128 KB, newline included."""
     parts, size = [RECORDS_HEAD], 0
-    first = 1  # the first record has no comma
+    first = 1  # leaves out the byte before the first record: RECORDS_HEAD has the bracket
     for text in texts:
         for start in range(first, len(text), PIECE_BYTES):
             parts.append(text[start : start + PIECE_BYTES])
