@@ -101,7 +101,7 @@ def _place(text: str) -> str:
     """Hide the user and the parameters of a path or URL."""
     user, at, rest = text.rpartition("@")  # the last @, as a password may contain others by mistake
     scheme = _SCHEME.match(text)
-    # The text before `://`, or the name of a driver, is not a user; `user:password@host` has no scheme.
+    # `s3://` and `jdbc:oracle:` are shown. In `user:password@host` the pattern matches `user:`, which must stay hidden.
     start = scheme.group() if scheme and (scheme.group().endswith("//") or scheme.group().count(":") == 2) else ""
     if not at:
         return _up_to_odd(text)
