@@ -68,7 +68,7 @@ def read(
     catalogs: dict[str, dict[str, str]] = {}
     secrets: list[str] = []
     line_of_key = {
-        name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX
+        name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name.startswith(PREFIX)
     }
     for name, (place, raw) in line_of_key.items():
         key = _key_of(name)

@@ -48,6 +48,7 @@ def is_ordered(records: Sequence[SharedRecord]) -> bool:
     are.
     """
     numbers = [record[0] for record in records]
+    # Texts of digits compare like numbers only if they have the same length.
     return len(set(map(len, numbers))) <= 1 and all(map(le, numbers, numbers[1:]))
 
 
