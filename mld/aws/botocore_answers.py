@@ -60,7 +60,7 @@ def _limit(session: Any, body_bytes_max: int) -> None:
     class CutOffError(ConnectionClosedError):
         """The answer is cut off; the text says by how much."""
 
-        fmt = HTTPClientError.fmt
+        fmt = HTTPClientError.fmt  # it includes the text of `error`; that of the base class does not
 
     send = session.send
 

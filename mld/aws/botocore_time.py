@@ -73,9 +73,9 @@ class _CorrectedClients:
         answer is believed only if it is plausible (`saw`). A refused request is sent again if the correction of our
         clock now differs from the correction with which the request was signed.
         """
-        if response is None:
+        if response is None:  # no answer came
             return None
-        date = response[0].headers.get("Date")
+        date = response[0].headers.get("Date")  # `response` is a pair: the HTTP answer, and what botocore parsed of it
         if response[1].get("Error", {}).get("Code") not in SKEWED_CODES:
             self._time.saw(date)
             return None

@@ -198,7 +198,8 @@ class BotoService:
         return answer
 
     def _drop_if_silent(self) -> None:
-        """Drop the open connections if another call has waited for its answer for too long (`SILENCE_S_MIN`).
+        """Drop the open connections if another call has waited for its answer for too long (`SILENCE_S_MIN`), unless
+        they were dropped since that call was sent.
 
         The connection of that call may be dead, and so may all connections that were made before the call was sent.
         """

@@ -175,7 +175,7 @@ class DynamoDBStreams(StreamAdapter[RawService]):
         if not isinstance(iterator, str) or not iterator:
             raise self._malformed("GetShardIterator", KeyError("ShardIterator"))
         place = ChangePlace(shard_id, iterator, start.timestamp_s)
-        if start.type is IteratorType.LATEST:
+        if start.type is IteratorType.LATEST:  # at the tip already, as if enough empty pages had come
             place = replace(place, quiet_pages=QUIET_PAGES, quiet_from_s=self._clock.monotonic() - QUIET_S)
         return str(place)
 
@@ -275,10 +275,10 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             if not isinstance(following, str | None):
                 raise TypeError("an iterator that is no text")
             others: dict[str, Any] = {}  # the members of the page besides its records
-            if answer["Records"]:
+            if answer["Records"]:  # the empty pages are counted anew
                 place = ChangePlace(place.shard_id, place.token, None if records else place.since_s)
                 age_s = wall_s - created_s(answer["Records"][-1])
-                others["MillisBehindLatest"] = max(1, round(age_s * 1000))
+                others["MillisBehindLatest"] = max(1, round(age_s * 1000))  # 0 would mean that the page is at the tip
             else:
                 place = place.after_nothing(asked_at_s)
                 if place.is_tip(asked_at_s) or following is None:

@@ -66,7 +66,9 @@ class _Renewal:
     over: threading.Event = field(default_factory=threading.Event)
 
     def time_left_s(self, now_s: float) -> float:
-        """Return for how long it may still go on; 0 if it has taken too long."""
+        """Return for how many seconds the renewal may still go on; 0 if it has taken too long. If the clock was set
+        back meanwhile, that is not more than RENEWAL_S_MAX.
+        """
         return max(0.0, min(RENEWAL_S_MAX, self.begun_s + RENEWAL_S_MAX - now_s))
 
 
@@ -206,7 +208,7 @@ class KeptCredentials(Credentials):
 
     @property
     def _was_tried_just_now(self) -> bool:
-        """Whether the last renewal ended less than `PAUSE_S` ago."""
+        """Whether the last renewal ended less than `PAUSE_S` ago. False if the clock was set back since."""
         return 0.0 <= self._time.now() - self._tried_s < PAUSE_S
 
     def _renew(self, replaced: _Kept) -> None:

@@ -30,11 +30,11 @@ THROTTLING_CODES = frozenset(
 )
 """Codes with which services refuse calls that come too fast."""
 ANSWER_S_MAX = 60.0
-"""How long to wait for an answer of DynamoDB, as Java does, because a late answer is still useful. If an answer may be
-lost and that wait is too long, the call is sent again meanwhile.
+"""How long to wait for an answer of DynamoDB, as Java does, because a late answer is still useful. A call that may be
+repeated is sent again meanwhile (READ_AGAIN_S).
 """
 READ_AGAIN_S = 3.0
-"""A read that has no answer after this time is sent once more, and so on: its connection may be dead."""
+"""Whenever a read has waited this long for an answer, it is sent once more, because its connection may be dead."""
 READS_MAX = 20
 """Most attempts of one read: enough that one is still under way when the network recovers."""
 READ_OPERATIONS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan", "DescribeTable"})

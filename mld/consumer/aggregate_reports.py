@@ -113,7 +113,8 @@ class AggregateReports:
         self._cancel()
         unreported = [kind for kind in (self._malformed, self._misrouted) if kind.count > kind.reported]
         for kind in unreported:
-            fresh, kind.reported = kind.count - kind.reported, kind.count
+            fresh = kind.count - kind.reported
+            kind.reported = kind.count
             fields = {kind.counted: fresh, f"{kind.counted}_total": kind.count, "aggregates_total": kind.aggregates}
             log.warning(kind.message, fresh, kind.example, extra=about(kind.action, self._shard_id, **fields))
         if unreported:

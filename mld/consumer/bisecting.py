@@ -75,7 +75,8 @@ class Bisecting:
 
     def resumed(self, first: Position, attempts: int) -> Bisecting:
         """Return the state with which to continue after the shard's previous owner, which counted `attempts` failed
-        deliveries that began at `first`.
+        deliveries that began at `first`. The lease row does not store where they ended, so `first` is also taken for
+        the last record.
         """
         return replace(self, attempts=attempts, first=first, last=first)
 
@@ -133,7 +134,7 @@ class Bisecting:
         """
         overlap = self.first is not None and self.last is not None and first <= self.last and self.first <= last
         state = replace(self, attempts=self.attempts + 1 if overlap else 1, first=first, last=last)
-        if not is_next_alone:
+        if not is_next_alone:  # only a failure during a search counts as a round
             state = replace(state, alone=None, alone_failures=0, rounds=self.rounds + self.is_searching)
         else:
             again = self.alone == first
@@ -141,7 +142,7 @@ class Bisecting:
         if state.is_given_up:
             return state._over()
         if state.end is None and not 0 < self.attempts_max <= state.attempts:
-            return state
+            return state  # no search yet: too few failures, or searches are off (`attempts_max` is 0)
         end = last if state.end is None else max(state.end, last)
         return replace(state, good=good, bad=last, end=end, size=1)
 

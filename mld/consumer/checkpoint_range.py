@@ -8,9 +8,9 @@ written as SHARD_END even if it was stored before).
     largest        the last record; at first `last`, raised by each batch, and to SHARD_END by the end of the shard
     end_sequence   set when the shard ends: the position that means the same as SHARD_END from then on
 
-A child may checkpoint `last`, and any position from `first` to the last record that it was given. No record has the
-sequence number 0. It means `last`, because children that take the position from their own buffer send 0 when the buffer
-is empty.
+A child may checkpoint `last`, and any later position from `first` to the last record that it was given. No record has
+the sequence number 0. It means `last`, because children that take the position from their own buffer send 0 when the
+buffer is empty.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CheckpointRange:
 
     def _was_given(self, position: Position) -> bool:
         """Return whether a position is within the records that the child was given and has not checkpointed yet."""
-        if position.is_sentinel:
+        if position.is_sentinel:  # only SHARD_END, after the end of the shard
             return position == self.largest
         end = self.end_sequence or self.largest
         return self.first is not None and max(self.last, self.first) <= position <= end
@@ -118,9 +118,8 @@ class CheckpointRange:
 
 
 def _as_stored(sequence: str, sub: int) -> Position:
-    """Return the position in the form that a row has: a number without leading zeros, a sentinel without a sub number.
-
-    Java recognizes SHARD_END only if the sub number is 0, too.
+    """Return the position in the form that a row has: a number without leading zeros, a sentinel with the
+    sub-sequence number 0. Java does not recognize SHARD_END with any other sub-sequence number.
     """
     if not sequence.isdigit():
         return Position(sequence)

@@ -79,8 +79,9 @@ class ShardCheckpoints:
         return CheckpointErrorName.ILLEGAL_ARGUMENT
 
     async def advance(self, position: Position) -> CheckpointErrorName | None:
-        """Store a checkpoint of the child, or the safe prefix of several children, and report the progress. Return None
-        if the row has it, else the error name for the child.
+        """Store a checkpoint of the child, and report the progress. With several children, the position is the one up
+        to which all records are checkpointed (`SafePrefix`). Return None if the row has it, else the error name for the
+        child.
         """
         error = await self.store(position)
         if error is None:
@@ -92,7 +93,7 @@ class ShardCheckpoints:
         error name for the child.
         """
         since = self._parts.clock.monotonic()
-        try:
+        try:  # the keeper returns SHARD_END instead of `position` if the row has that already
             position = await self._parts.keeper.checkpoint(self._key, self._token, position)
         except LeaseLostError as error:
             self._count("refused", since)

@@ -44,7 +44,7 @@ KILL_WAIT_S = 5.0  # a killed process is gone at once, unless the kernel holds i
 LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # limits a step to fewer lines if they are long, as all are searched for secrets
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: enough for a traceback
 LAST_WORDS_CHARS_MAX = 500  # characters kept of each of these lines
-LARGE_PIECE_BYTES = 64 * 1024
+LARGE_PIECE_BYTES = 64 * 1024  # before a piece of this size or more is written to stdin, other tasks run
 OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY", "MLD_ANCESTOR_SHARD_IDS"})
 """Environment variables that a child must not inherit. If the daemon itself runs as a child of another daemon, it has
 them from there, and they describe another shard."""
@@ -217,14 +217,12 @@ class PipeChild:
         """Write all pieces to stdin in order, without blocking the loop. Return None if the pipe has taken them at
         once, else a future (`ports.ChildProcess.begin_write`).
 
-        Small pieces are written at once, without a task. A task writes the rest from the first piece that the pipe does
-        not take, that is large, or that is empty (`A_TURN`: other tasks should run).
+        Small pieces are written at once, as long as the pipe takes them. A task (`write`) is started for the rest as
+        soon as the pipe is full, or a piece is large or empty (`A_TURN`): before such a piece other tasks must run.
         """
         left = iter(pieces)
         for piece in left:
-            needs_task = (
-                not piece or len(piece) >= LARGE_PIECE_BYTES
-            )  # before such a piece `write` lets other tasks run
+            needs_task = not piece or len(piece) >= LARGE_PIECE_BYTES
             rest = piece if needs_task else self._stdin.write_now(piece)
             if needs_task or rest:
                 return asyncio.ensure_future(self.write(chain((rest,), left)))

@@ -21,9 +21,9 @@ from mld.properties.redaction import HIDDEN, is_secret_key
 from mld.protocol.json_fields import refuse_constant
 from mld.protocol.line_splitter import LineSplitter
 
-LINE_CHARACTERS_MAX = 16 * 1024
+LINE_CHARACTERS_MAX = 16 * 1024  # a longer line is cut, and never parsed as JSON
 GOES_ON = "(this line goes on; the rest of it is left out)"
-UNFINISHED_BYTES_MAX = LINE_CHARACTERS_MAX - 2 - len(GOES_ON)
+UNFINISHED_BYTES_MAX = LINE_CHARACTERS_MAX - 2 - len(GOES_ON)  # 2 for the "… " between the beginning and GOES_ON
 MEMBERS_MAX = 400  # JSON members of a line that is parsed; checking a name for secrets takes some 3 us
 FIELDS_MAX = 64  # how many members are kept of each object, and of each list
 NAME_CHARACTERS_MAX = 128
@@ -38,8 +38,8 @@ RESERVED = frozenset({
     # and names of fields in our own lines.
     "level", "logger", "timestamp", "action", "shard", "pid",
 })  # fmt: skip
-_MESSAGES = ("message", "msg", "event")
-_LEVELS = ("level", "severity", "levelname", "log.level", "lvl", "levelno")
+_MESSAGES = ("message", "msg", "event")  # fields of a JSON object that may have the message
+_LEVELS = ("level", "severity", "levelname", "log.level", "lvl", "levelno")  # fields that may have the level
 _NAMED = {
     **dict.fromkeys(("trace", "debug", "verbose", "finest", "finer", "fine"), DEBUG),
     **dict.fromkeys(("info", "information", "notice", "config", "default"), INFO),
@@ -47,7 +47,7 @@ _NAMED = {
     **dict.fromkeys(("error", "err", "severe"), ERROR),
     **dict.fromkeys(("critical", "crit", "fatal", "alert", "emergency", "emerg", "panic"), CRITICAL),
 }
-_SYSLOG = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFO, INFO, DEBUG)
+_SYSLOG = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFO, INFO, DEBUG)  # the level for each number of syslog
 _PINO_OFFSET = 10  # pino and bunyan count trace 10, debug 20, info 30, … fatal 60
 _WORDED = re.compile(
     r"(?:(?:[\w.-]+:|\[[^\]]*\]|\d[\w:.,/+-]*)\s+){0,3}\[?"
@@ -55,7 +55,7 @@ _WORDED = re.compile(
 )
 """Matches a line that names its level in capitals. Up to three words may precede the level: times, words that end in a
 colon, words in brackets."""
-_WORDED_CHARACTERS = 100
+_WORDED_CHARACTERS = 100  # only the beginning of a line is searched for a level
 # Matches the name of a field whose value is hidden, although the daemon's own settings have no secret of such a name.
 _TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNORECASE)
 
@@ -117,7 +117,7 @@ def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
         match value.get(name):
             case str(word) if word.strip().lower() in _NAMED:
                 return _NAMED[word.strip().lower()], name
-            case bool():
+            case bool():  # which Python also takes for an int
                 continue
             case int(number) if number >= 0:
                 return _numbered(number, is_python=name == "levelno"), name
@@ -198,7 +198,7 @@ class LoggedLines:
 
     def _shown(self, lines: list[str]) -> list[str]:
         """Return these lines, with the beginning of an unfinished line that has become too long."""
-        if self._left_out is not None and lines:
+        if self._left_out is not None and lines:  # the first line is the end of the one whose beginning was logged
             lines[0], self._left_out = f"… {self._left_out} bytes more of this line", None
         buffered = self._splitter.buffered_bytes
         if self._left_out is None and buffered > UNFINISHED_BYTES_MAX:
@@ -239,6 +239,7 @@ class ChildLogger:
         event = event_of(line, as_fields=self._as_fields)
         if self._log.isEnabledFor(max(event.level, INFO)):
             fields = {**event.fields, **self._own}
+            # `stream` is not RESERVED, because our lines have it only if the application reads several streams.
             if "stream" in event.fields and "stream" in self._own:
                 fields[f"{CHILD_PREFIX}stream"] = event.fields["stream"]
             record = self._log.makeRecord(

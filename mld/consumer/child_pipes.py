@@ -16,7 +16,7 @@ from typing import IO, cast
 PIPE_BYTES = 256 * 1024
 """Size of the stdin pipe. With a large pipe the system switches less often between daemon and child. When all pipes of
 a user take 64 MiB, Linux does not enlarge further pipes beyond 64 KiB."""
-F_SETPIPE_SZ = 1031
+F_SETPIPE_SZ = 1031  # Linux's number for "set the size of a pipe"
 
 
 class ChildInput:
@@ -77,6 +77,7 @@ class ChildInput:
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
+    """Wake the writer that waits for room, unless it was woken or cancelled before."""
     if not waiter.done():
         waiter.set_result(None)
 

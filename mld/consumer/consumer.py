@@ -199,7 +199,7 @@ class ShardConsumer:
             level = logging.WARNING if is_new else logging.DEBUG
             log.log(level, "cannot position in the shard: %s", error, extra=about("initialize_failed", self.key))
             if self._processor is not None and not self._processor.initialized:
-                await self._dismiss_child()
+                await self._dismiss_child()  # the next attempt starts one from the checkpoint that the row has then
             return await self._retry_later()
         except (ChildStartError, ProcessorError) as error:
             return await self._child_failed(error)
@@ -208,8 +208,8 @@ class ShardConsumer:
 
     async def _start_reader_and_child(self) -> None:
         """Position a new reader at the checkpoint, and meanwhile start the child, if none runs; then send `initialize`
-        to a new child. Raises StreamError, ChildStartError or ProcessorError, but only when both the reader and the
-        child are done.
+        to a new child. Raises StreamError, ChildStartError or ProcessorError. If one of the two starts fails, the error
+        is raised when the other one has ended, too.
         """
         await self._stop_reader()
         self._failures.resume(self._lease)
@@ -376,10 +376,10 @@ class ShardConsumer:
         """
         assert self._processor is not None
         clock, before = self._parts.clock, self._delivered
-        begun: list[float] = []
+        begun: list[float] = []  # when the batch was sent (monotonic seconds); empty until then
 
         def wanted() -> bool:
-            """Return whether the batch is sent, and if so, note that it begins now."""
+            """Return whether to send the batch. If so, note the time, and that the child has its records from now."""
             if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
                 begun.append(clock.monotonic())
                 self.part.handed_over(begun[0])
@@ -396,6 +396,7 @@ class ShardConsumer:
             if not begun:
                 return await self._child_failed(error)
             self.part.answered(None, clock.monotonic() - begun[0], clock.wall())
+            # If a checkpoint was refused, the child may have died of that, so no record is blamed.
             return await self._child_failed(error, None if self._checkpoints.refused else batch, before)
         if not begun:
             return ActivityOutcome.DONE
@@ -424,11 +425,13 @@ class ShardConsumer:
             self.part.recovered()
 
     async def _is_ours(self) -> bool:
-        """Wait while the lease is suspended. Return True if it is then held, and no stop was requested."""
+        """Wait while the lease is suspended. Return True if it is then held, and no stop was requested. If it is lost,
+        stop (`lose_lease`).
+        """
         if self._stopping.stop is None and self._parts.keeper.is_held(self.key, self.token):
             return True
         is_held = await self._stopping.unless(self._parts.keeper.until_held(self.key, self.token))
-        if is_held is False:
+        if is_held is False:  # None if a stop has ended the wait
             self.lose_lease()
         return bool(is_held)
 
@@ -531,8 +534,9 @@ class ShardConsumer:
         """Find out why the shard was not found: it has left retention, the stream is the wrong one, or the row belongs
         elsewhere. The reader keeps its place, so reading can go on afterwards.
 
-        SHARD_ENDED if the shard has left retention, DONE if it is listed after all, RETRY if neither is known. If no
-        record was read yet, ROW_JUDGED stands in place of SHARD_ENDED and DONE.
+        SHARD_ENDED if the shard has left retention, DONE if it is listed after all, RETRY if neither is known. If the
+        shard was parked because of its row (ROW_ODD), there is no reader, and ROW_JUDGED stands in place of SHARD_ENDED
+        and DONE.
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
@@ -543,7 +547,7 @@ class ShardConsumer:
         match verdict:
             case MissingVerdict.OVER | MissingVerdict.LISTED if self._reader is None:
                 return ActivityOutcome.ROW_JUDGED
-            case MissingVerdict.OVER:
+            case MissingVerdict.OVER:  # whatever was not read of the shard is trimmed now
                 last = self._checkpoints.range.last.sequence
                 report(Suspicion(last, None, None, self._read_to_s), self.key, self.part, self._parts.clock.wall())
                 self._children = ()

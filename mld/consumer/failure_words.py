@@ -26,5 +26,6 @@ def in_words(error: Exception, ended: str, last_words: Sequence[str]) -> str:
     cause = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None) if died else None
     if cause is not None:
         return f"{cause} ({ended})"
+    # The error of a child that died says only that it closed a pipe, so the last line of stderr takes its place.
     what = ended if died and lines else f"{error} ({ended})"
     return f"{what}; last on stderr: {lines[-1]}" if lines else what

@@ -50,8 +50,8 @@ RESTART_REASONS: Mapping[type[Exception], str] = {
 
 
 def gives_up(child: ChildSettings, failures: int) -> bool:
-    """Return whether to give up a shard after `failures`, the consecutive failures while this worker held its lease:
-    the user has set a limit, and they exceed it.
+    """Return whether to give up a shard, because its consecutive `failures` under this worker exceed the limit that
+    the user has set. Without a limit a shard is never given up.
     """
     return child.failures_max is not None and failures > child.failures_max
 
@@ -138,7 +138,8 @@ class Failures:
         if not self._is_noted or (self._failed_to is not None and answered < self._failed_to):
             return False
         self._recover()
-        self._parts.keeper.note_failing(self._key, self._token, Failing(0, self._since_s, checkpoint))
+        removal = Failing(0, self._since_s, checkpoint)  # a note of 0 failures removes the note from the row
+        self._parts.keeper.note_failing(self._key, self._token, removal)
         return True
 
     def _recover(self) -> None:
@@ -177,7 +178,7 @@ class Failures:
         is_narrowed = False
         if batch is not None:
             is_narrowed = await self._note_batch(checkpoint, batch, before, is_next=is_next)
-        self._level += not is_narrowed
+        self._level += not is_narrowed  # the pause grows, unless the search has come closer to the record
         attempts, first = self._search.attempts, self._search.first
         note = Failing(self.count, self._since_s, checkpoint, attempts if first else 0, first)
         self._parts.keeper.note_failing(self._key, self._token, note)
@@ -241,7 +242,7 @@ class Failures:
         position, framed = self._candidate
         if (wait_s := self._letters_budget.wait_s()) > 0.0:
             await stopping.pause(wait_s)
-        framed = framed.as_it_came()
+        framed = framed.as_it_came()  # not as a schema registry's decoder has changed it
         attempts = self._search.attempts
         dead_letter = dead_letter_of(
             framed,
@@ -259,6 +260,7 @@ class Failures:
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=about("letter_failed", self._key, **fields))
             return False
+        # Give up if a stop has ended the wait (`place` is None), or if the range does not allow this checkpoint.
         if place is None or checkpoints.range.resolve(position.sequence, position.sub) != Write(position):
             return False
         if await checkpoints.store(position) is not None:

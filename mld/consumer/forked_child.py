@@ -85,10 +85,10 @@ async def fork(command: Sequence[str], environment: Mapping[str, str]) -> Forked
         return None
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
-        (stdin, stdout, stderr), theirs = _pipes(undo)
+        (stdin, stdout, stderr), child_ends = _pipes(undo)
         try:
-            fork_requests.send_request(connection, request, theirs)
-            _close_all(theirs)
+            fork_requests.send_request(connection, request, child_ends)
+            _close_all(child_ends)  # the server has copies of them
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 record = await asyncio.get_running_loop().sock_recv(connection, fork_requests.RECORD_BYTES)
         except (OSError, TimeoutError) as error:
@@ -96,11 +96,12 @@ async def fork(command: Sequence[str], environment: Mapping[str, str]) -> Forked
             return None
         if (answer := fork_requests.decode_record(record)) is None or answer[0] != fork_requests.PID:
             return None
-        undo.pop_all()
+        undo.pop_all()  # the child is there, so nothing is closed
         return ForkedProcess(answer[1], connection, (stdin, stdout, stderr))
 
 
 def _close_all(descriptors: list[int]) -> None:
+    """Close these descriptors, and empty the list, so that a second call closes nothing."""
     while descriptors:
         os.close(descriptors.pop())
 
@@ -115,7 +116,7 @@ def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.close(fork_requests.open_runtime_directory(directory))
+        os.close(fork_requests.open_runtime_directory(directory))  # raises unless only this user can use the directory
         connection.setblocking(False)
         connection.connect(fork_requests.socket_path(directory, request.server_name()))
         if fork_requests.peer(connection)[1] == os.getuid():
@@ -130,12 +131,12 @@ def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
     """Make three pipes, for stdin, stdout and stderr. Return our ends as files, and the child's ends as descriptors.
     `undo` gets callbacks that close all of them, in case the child cannot be forked.
     """
-    theirs: list[int] = []
-    undo.callback(_close_all, theirs)
-    ours: list[IO[bytes]] = []
+    child_ends: list[int] = []
+    undo.callback(_close_all, child_ends)
+    our_ends: list[IO[bytes]] = []
     for mode in ("wb", "rb", "rb"):
-        ends = os.pipe()
-        our_end, childs_end = ends[::-1] if mode == "wb" else ends
-        theirs.append(childs_end)
-        ours.append(undo.enter_context(open(our_end, mode, buffering=0)))  # noqa: PTH123, SIM115
-    return ours, theirs
+        read_end, write_end = os.pipe()
+        our_end, child_end = (write_end, read_end) if mode == "wb" else (read_end, write_end)
+        child_ends.append(child_end)
+        our_ends.append(undo.enter_context(open(our_end, mode, buffering=0)))  # noqa: PTH123, SIM115
+    return our_ends, child_ends

@@ -71,7 +71,9 @@ class ChildGuard:
         self._tell(f"- {group}\n")
 
     def _tell(self, line: str) -> None:
-        """Write a line to the shell; if that fails, start another shell with all groups."""
+        """Write a line to the shell. If no shell runs, or the one that runs does not read, start a new one, which is
+        told all groups.
+        """
         if self._pipe is not None:
             with contextlib.suppress(OSError):  # the shell is gone, or does not read: start another, with all groups
                 os.write(self._pipe, line.encode())

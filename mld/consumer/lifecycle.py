@@ -157,4 +157,6 @@ ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
     ConsumerState.SHARD_ENDING: ShardActivity.ENDING,
     ConsumerState.BACKING_OFF: ShardActivity.FAILING,
 }
+"""What pages and metrics show for a shard in these states. In any other state, its work decides (`ShardMetrics`)."""
 ENDINGS = frozenset({ConsumerState.SHARD_ENDING, ConsumerState.SHUTDOWN_REQUESTED})
+"""The states in which a checkpoint also counts as one at the end (`ShardMetrics.ending_checkpoints`)."""

@@ -351,8 +351,10 @@ class ParallelProcessor:
         first_of, last_of = line.first_of, line.last_of  # each child's first and last record
         if not line.is_ordered:
             order = await in_turns(in_order(order, by_position))
-            # The third part of a shared record is the number of its child.
-            first_of, last_of = {one[2]: one for one in reversed(order)}, {one[2]: one for one in order}
+            # The third part of a shared record is the number of its child. Of several records with the same number, a
+            # dict keeps the one that comes last.
+            first_of = {record[2]: record for record in reversed(order)}
+            last_of = {record[2]: record for record in order}
         if order:
             self._prefix.given(order, last_of)
         now = self._clock.monotonic()
@@ -402,7 +404,7 @@ class ParallelProcessor:
             return {"records": batch.count, "first": str(batch.first), "last": str(batch.largest)}
 
         await lane.processor.process_records(batch, wanted, lane.written, holds)
-        if lane.in_hand is batch:
+        if lane.in_hand is batch:  # it was sent, and is answered
             lane.answered()
             page.unanswered -= 1
             self._note_answers()
@@ -461,12 +463,13 @@ class ParallelProcessor:
             return
         self._is_closed, self._failed = True, lane
         if lane.in_hand is not None and not lane.refused:
-            held = [one.in_hand for one in self._lanes if one.in_hand is not None and one.in_hand.largest is not None]
+            in_hand = [other.in_hand for other in self._lanes]
+            held = [batch for batch in in_hand if batch is not None and batch.largest is not None]
             if held:
                 last = max(held, key=lambda batch: batch.largest or self._answered_to)
                 self.unanswered = JoinedBatch(held, last), self._answered_to
         self.gone.set_exception(error)
-        self.gone.exception()
+        self.gone.exception()  # so that asyncio does not log it as never retrieved
 
     async def _unless_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
         """Await `waiting`. Raises ProcessorError if a child fails before it is done."""

@@ -107,7 +107,7 @@ class JoinedBatch(PlainBatch):
             before = b"," if number else b""
             pieces = iter(part.line())
             piece = before + next(pieces).removeprefix(RECORDS_HEAD)
-            for following in pieces:
+            for following in pieces:  # `piece` is held back, because the last one loses its tail
                 yield piece
                 piece = following
             yield piece.removesuffix(tail)

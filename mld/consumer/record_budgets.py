@@ -2,9 +2,9 @@
 
 Rules: retrieval#budgets-for-what-records-ask-for. Whoever may put records into a stream decides what is in them. So
 each shard has a `RecordBudget` for every kind of work that its records can cause besides their delivery: calls,
-computing, writing and logging. A producer can use up only the budgets of his own shards. No record is dropped because a
-budget is used up; only the work is left out, or comes later (`CONSEQUENCES`). Refused work is counted. Once a minute it
-is also logged, noted as an event, and shown as a fault of the shard.
+computing, writing and logging. A producer can use up only the budgets of the shards that it writes to. No record is
+dropped because a budget is used up; only the work is left out, or comes later (`CONSEQUENCES`). Refused work is
+counted. Once a minute it is also logged, noted as an event, and shown as a fault of the shard.
 
 Budgets last as long as the consumer of the shard. They are constants: no ordinary stream comes near them.
 """

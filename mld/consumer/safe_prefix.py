@@ -92,9 +92,9 @@ class SafePrefix:
             return
         self._stretches.append(Stretch(records[-1], last_of))
         if len(self._stretches) > STRETCHES_MAX:
-            pairs = zip(*[iter(self._stretches)] * 2, strict=False)
-            odd_one = [self._stretches[-1]] if len(self._stretches) % 2 else []
-            self._stretches = deque([first.joined(second) for first, second in pairs] + odd_one)
+            pairs = zip(*[iter(self._stretches)] * 2, strict=False)  # pairs of neighbours
+            unpaired = [self._stretches[-1]] if len(self._stretches) % 2 else []
+            self._stretches = deque([first.joined(second) for first, second in pairs] + unpaired)
 
     def confirmed(self, child: int, position: Position) -> None:
         """Note that a child has checkpointed its records up to `position`. The prefix moves only by `advance`."""

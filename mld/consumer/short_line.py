@@ -53,7 +53,7 @@ class ShortLine:
                 self._payload_bytes = None
         if self.records > RECORDS_SHOWN:
             self.records += rest.count(_HEAD)
-            self._rest = rest.rpartition(_HEAD)[2][-_TAIL_BYTES:]
+            self._rest = rest.rpartition(_HEAD)[2][-_TAIL_BYTES:]  # for `text`, and as the beginning of a next head
         elif self._payload_bytes is not None:
             self._pass_payload(rest)
             self._rest = b""
@@ -66,8 +66,8 @@ class ShortLine:
         """Return the shortened line, without its line end. Records that are not shown are replaced by their number."""
         if self.records > RECORDS_SHOWN:
             left_out = self.records - RECORDS_SHOWN
-            _, is_whole, tail = self._rest.rpartition(_RECORD_END)
-            end = f'"… {left_out} more record{"s" * (left_out > 1)}"'.encode() + (tail if is_whole else b"")
+            _, record_end, tail = self._rest.rpartition(_RECORD_END)
+            end = f'"… {left_out} more record{"s" * (left_out > 1)}"'.encode() + (tail if record_end else b"")
         else:
             end = self._rest
         text = (self._shown + end).decode("utf-8", "replace").rstrip("\n")

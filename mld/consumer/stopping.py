@@ -29,7 +29,7 @@ class Stopping:
         """
         if self.stop is None or stop > self.stop:
             self.stop = stop
-            if self._interruption is not None:
+            if self._interruption is not None:  # ended by a callback, because only a waiting task can be interrupted
                 asyncio.get_running_loop().call_soon(self._interruption.end)
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
@@ -41,7 +41,7 @@ class Stopping:
             self._interruption = interruption
             if over is not None:
                 over.add_done_callback(interruption.end)
-            if self.stop is not None:
+            if self.stop is not None:  # interrupt the wait as soon as it has begun
                 asyncio.get_running_loop().call_soon(interruption.end)
             try:
                 value = await awaitable
@@ -50,7 +50,7 @@ class Stopping:
                 self._interruption = None
                 if over is not None:
                     over.remove_done_callback(interruption.end)
-        return None
+        return None  # the interruption has ended the wait and left the block
 
     async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is requested or `also` is set."""

@@ -77,12 +77,15 @@ class Wishes:
 
     def concern(self, batch: ChildBatch, after: Position) -> bool:
         """Return whether a batch of records after position `after` may contain a record that the operator wants left
-        out.
+        out. It may name too many batches, but misses none.
+
+        The operator names a record as `SEQUENCE`, with all its user records, or one user record as `SEQUENCE/SUB`.
         """
         if batch.largest is None or not self._left_out:
             return False
-        parts = (mark.partition("/") for mark in self._left_out)
+        parts = (record.partition("/") for record in self._left_out)
         firsts = (Position(sequence, int(sub or 0)) for sequence, _, sub in parts)
+        # A record named as `SEQUENCE` may have user records with any sub-sequence number up to SUB_MAX.
         return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
 
     def kept(self, records: Iterable[PlacedRecord]) -> list[PlacedRecord]:

@@ -28,8 +28,8 @@ SYSTEM_PLACES = "/run"
 commands search here."""
 APPLICATION_CHARACTERS_MAX = 48
 RANDOM_BYTES = 4
-OWN_DIRECTORY = 0o700
-OTHERS = 0o077
+OWN_DIRECTORY = 0o700  # mode of a directory that only its owner may use
+OTHERS = 0o077  # the bits of a mode that give other users any access
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
 

@@ -30,6 +30,7 @@ LOW_SHARE = 0.05
 STANDARD_ERROR = 2
 ARCHIVE = "mld.processors.archive"
 SPARK_DIRECTORIES = {"deadLetter": "sparkDeadLetter", "spool": "spool"}
+"""The keys of the Spark processor that name directories (without `PREFIX`), and the name of each `DiskPlace`."""
 _REMEDIES = {
     errno.ENOSPC: "free some room there, or name another place",
     errno.EDQUOT: "raise the quota, or name another place",
@@ -82,7 +83,7 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
     for arguments in map(split_command, filter(None, commands)):
         found |= dict(_archive(arguments))
         if any(PurePath(argument).name == PROGRAM for argument in arguments):
-            found["spool"] = tempfile.gettempdir()
+            found["spool"] = tempfile.gettempdir()  # the default; a spool that is configured replaces it
     if "spool" in found:
         given = {name: loaded.spark.get(PREFIX + key, "") for key, name in SPARK_DIRECTORIES.items()}
         found |= {name: value for name, value in given.items() if value}

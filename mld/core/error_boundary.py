@@ -48,7 +48,7 @@ def survived(error: Exception, doing: str, shard: str | None = None) -> MldError
     about: dict[str, object] = {"action": "unexpected", "count": count}
     if shard is not None:
         about["shard"] = shard
-    trace = error if count & (count - 1) == 0 else None
+    trace = error if count & (count - 1) == 0 else None  # the count is a power of two
     log.error("unexpected, while %s: %s: %s", doing, kind, error, exc_info=trace, extra=about)
     unexpected = UnexpectedError(f"unexpected {kind}: {error}")
     unexpected.__cause__ = error

@@ -25,20 +25,20 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], *, limit_s: float, 
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + limit_s
-    asked: list[asyncio.Future[T]] = []
+    requests: list[asyncio.Future[T]] = []
     try:
         while True:
-            asked.append(asyncio.ensure_future(ask(until - loop.time() if asked else limit_s)))
+            requests.append(asyncio.ensure_future(ask(until - loop.time() if requests else limit_s)))
             # Wait until an answer comes, or until it is time to ask again (`again_at`; None: never).
-            again_at = loop.time() + again_s if len(asked) < asks_max else None
+            again_at = loop.time() + again_s if len(requests) < asks_max else None
             while (wait_s := None if again_at is None else again_at - loop.time()) is None or wait_s > 0:
-                open_ones = [one for one in asked if not one.done()]
-                if not open_ones:
-                    return asked[0].result()
-                done, _ = await asyncio.wait(open_ones, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                for one in open_ones:
-                    if one in done and not isinstance(one.exception(), AwsUnreachableError):
-                        return one.result()
+                waiting = [request for request in requests if not request.done()]
+                if not waiting:  # all have failed with AwsUnreachableError
+                    return requests[0].result()
+                done, _ = await asyncio.wait(waiting, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                for request in waiting:
+                    if request in done and not isinstance(request.exception(), AwsUnreachableError):
+                        return request.result()
     finally:
-        for one in () if loop.is_closed() else asked:  # on a closed loop nothing runs that could be cancelled
-            one.cancel()
+        for request in () if loop.is_closed() else requests:  # on a closed loop nothing runs that could be cancelled
+            request.cancel()

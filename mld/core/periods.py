@@ -9,7 +9,7 @@ import math
 RENEWALS_PER_LEASE = 3
 """As in Java: a lease does not expire if one renewal fails and the next is late."""
 EPSILON_S = 0.025
-"""Java's epsilonMillis."""
+"""Java's epsilonMillis: renewals are this much closer together than a share of the lease duration."""
 
 LEADER_HEARTBEAT_S = 30.0
 """As in Java. A worker that does not lead looks at the lock again after this time."""

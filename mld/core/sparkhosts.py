@@ -82,6 +82,7 @@ def figures(application: str, daemon_pid: int) -> SparkFigures | None:
 
 
 def _time(value: Any) -> float | None:
+    """Return a time of a status file as a number; None if the file has null. Raises TypeError or ValueError."""
     return None if value is None else float(value)
 
 

@@ -16,7 +16,8 @@ CALLS_CONCURRENT_MAX = 20  # then 10,000 new leases take some seconds; a client 
 
 
 async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
-    """Run `steps` and return their result. Values that the steps use must not change meanwhile.
+    """Run `steps` and return their result. Values that the steps use must not change meanwhile, unless the decision
+    allows it.
 
     Other tasks run at each yield. If the steps are many and cheap, pass a `clock`: then other tasks run once a
     millisecond.

@@ -72,7 +72,8 @@ class Incoming:
             start = end + 3
             if bare >= 0:
                 end, start = bare, bare + 2
-            if max(end, len(self.ahead) if end < 0 else 0) > HEAD_BYTES_MAX:
+            head_bytes = len(self.ahead) if end < 0 else end
+            if head_bytes > HEAD_BYTES_MAX:
                 raise BrokenAnswerError(f"more than {HEAD_BYTES_MAX} bytes of headers")
             if end < 0:
                 return False

@@ -38,7 +38,9 @@ _PER_REQUEST = frozenset(
         "x-amz-security-token",
     }
 )
+"""Headers of botocore that are not copied: the wire client sets those that a request needs itself."""
 _KNOWN = frozenset({"content-type", "user-agent", "x-amz-target", "x-amzn-query-mode"})
+"""Headers that are copied, because they are the same in all requests of an operation. Any further header is unusual."""
 STREAMS = frozenset({"SubscribeToShard"})
 """Operations that are answered by a stream of events."""
 # A frame of the type initial-response with the payload {}. botocore expects it at the beginning of a stream.
@@ -72,7 +74,7 @@ class Canned:
         """
         self._client = client
         self._proxy_for = proxies_of(client)
-        self._proxy_for(client.meta.endpoint_url)
+        self._proxy_for(client.meta.endpoint_url)  # raises UnusualError if only botocore can use the proxy
         self._here = threading.local()
         handler: Any = self._before_send
         client.meta.events.register("before-send", handler, unique_id=f"mld-wire-{id(self)}")

@@ -330,7 +330,7 @@ class WireService:
             try:
                 found = await connection.exchange(request, timeout_s=self._read_timeout_s, head_only=head_only)
             except BaseException as error:
-                gave_up = not isinstance(error, Exception) and not limit.is_over
+                gave_up = not isinstance(error, Exception) and not limit.is_over  # cancelled by the caller itself
                 if is_kept and (not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN):
                     place.silent = usual.origin
                 place.drop()

@@ -87,8 +87,8 @@ class FrameStream:
             if excess < 0:
                 return
             if excess:
-                whole = self._parts[-1]
-                self._parts[-1] = whole[: len(whole) - excess]
+                last_part = self._parts[-1]
+                self._parts[-1] = last_part[: len(last_part) - excess]
             self.frames.append(tuple(map(memoryview, self._parts)))
             self.waiting_bytes += self._wanted
             piece = piece[len(piece) - excess :]

@@ -186,7 +186,7 @@ class Places:
         limit_s = now - IDLE_MAX_S
         while self._idle and self._idle[0].idle_since_s < limit_s:
             self._idle.pop(0).drop()
-            self._allowed = max(self._allowed_min, min(self._allowed, len(self)))
+            self._allowed = max(self._allowed_min, min(self._allowed, len(self)))  # fewer are used: allow fewer
         if self._idle and self._idle[-1].idle_since_s < now - SILENCE_S_MIN:
             oldest_asked_s = min((place.asked_s for place in self._busy), default=math.inf)
             if oldest_asked_s < now - SILENCE_S_MIN and self._idle[-1].idle_since_s < oldest_asked_s:
