@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 
-STATUS_UNKNOWN = 400
+STATUS_UNKNOWN = 400  # stands for the HTTP status if botocore does not report one
 PARAMETERS_REFUSED = "ParamValidationError"
 """Code of a request that botocore itself refused to send, for example an empty name."""
 

@@ -12,7 +12,7 @@ SERVICES = frozenset(
     + ("oidc", "portal.sso", "signin", "sts")  # credentials come from these
 )
 """Services that mld needs, by the prefix of their endpoints."""
-ENDPOINTS = "endpoints"
+ENDPOINTS = "endpoints"  # name of the data file with the endpoints of all services
 
 
 def lean_data(file_path: str) -> Any:

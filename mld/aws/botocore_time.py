@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 5
 """Attempts of one call of a botocore client, so that the call ends even if each answer has another date."""
-_SIGNER = "mld_signer"
-_SIGNED_WITH = "mld_signed_with_s"
+_SIGNER = "mld_signer"  # key of the signer in the context of a request
+_SIGNED_WITH = "mld_signed_with_s"  # key of the correction of our clock with which the request was signed
 
 
 def correct_clock(session: Session, service_time: ServiceTime) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 _FIELDS = ("eventID", "eventName", "eventVersion", "eventSource", "awsRegion", "dynamodb")
 _IMAGES = ("Keys", "NewImage", "OldImage")
+# Finds a control character as `json.dumps` escapes it.
 _CONTROL = re.compile(r"\\u00([01][0-9a-f])")
 _TABLE_MIN = 16
 """Slots of a new HashMap; it doubles them when more than `_LOAD` of them are used."""

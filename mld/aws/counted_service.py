@@ -26,7 +26,7 @@ RESULTS_MAX = 500
 """At most this many pairs of an operation and an error are counted separately per service. Each pair becomes a time
 series that is never removed, and error codes come from outside.
 """
-CODE_LENGTH_MAX = 64
+CODE_LENGTH_MAX = 64  # a longer text is not counted under its own name
 READ, WRITE = "read", "write"
 KINDS: Mapping[str, str] = {
     "GetItem": READ,

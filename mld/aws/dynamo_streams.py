@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 HASH_RANGE = HashRange(0, 1)
 """The hash range of every shard, as in Amazon's adapter: DynamoDB reports none."""
 RECORDS_MAX = 1_000  # in one GetRecords
-CHILDREN_ATTEMPTS_MAX = 6
+CHILDREN_ATTEMPTS_MAX = 6  # to find the children of a shard that has ended
 CHILDREN_BACKOFF_FIRST_S = 0.05
 CHILDREN_BACKOFF_MAX_S = 1.0
 PAGES_MAX = 10_000  # a page has 100 shards, and a stream a few hundred

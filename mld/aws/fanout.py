@@ -112,7 +112,9 @@ class EventSubscription:
         self._source.close()
 
     async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """Return the page of records in a frame; None for an event of another type."""
+        """Return the page of records in a frame; None for an event of another type. A large frame is read in a thread.
+        Raises StreamError.
+        """
         with stream_errors(self._stream_name):
             if sum(map(len, frame)) <= INLINE_BYTES_MAX:
                 return self._page_in(frame)

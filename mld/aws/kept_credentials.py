@@ -42,7 +42,7 @@ RENEWAL_S_MAX = 60.0
 """A renewal that takes longer counts as failed. STS, with its repetitions, takes 45 s at most."""
 RENEWALS_MAX = 4
 """Most renewals under way. There are several only if the provider hangs: their threads cannot be ended."""
-_FIELDS = ("access_key", "secret_key", "token", "expiry_time")
+_FIELDS = ("access_key", "secret_key", "token", "expiry_time")  # what a provider must return
 
 
 class CredentialsExpiredError(Exception):

@@ -60,6 +60,7 @@ _ERRORS: dict[str, type[StreamError]] = {
     PARAMETERS_REFUSED: InvalidStreamArgumentError,
     **dict.fromkeys(THROTTLING_CODES, StreamThrottledError),
 }
+"""The error for each code of AWS. Any other code becomes a StreamUnavailableError."""
 
 
 ServiceT = TypeVar("ServiceT", bound=Service)

@@ -25,15 +25,15 @@ TRIES_MAX = 4
 PAUSE_S = 0.25
 COPY_BYTES_MAX = 5 << 30
 """Limit of CopyObject and PutObject; a larger object is copied or uploaded in parts."""
-PART_BYTES = 1 << 30
+PART_BYTES = 1 << 30  # of one part of a copy
 UPLOADED_PART_BYTES_MAX = 64 << 20
 """Largest part of an upload. Each part is in memory while it is uploaded, and several files are uploaded at once. An
 upload may have 10,000 parts, so a file may have 640 GB.
 """
 DELETE_MAX = 1_000
 """Most keys in one DeleteObjects."""
-_NOT_MATCHED = frozenset(("PreconditionFailed", "412"))
-_MISSING = frozenset(("NoSuchKey", "404", "NotFound"))
+_NOT_MATCHED = frozenset(("PreconditionFailed", "412"))  # codes: the condition of a write did not hold
+_MISSING = frozenset(("NoSuchKey", "404", "NotFound"))  # codes: there is no such object
 _PASSING = frozenset(
     (
         *("SlowDown", "ServiceUnavailable", "InternalError", "InternalFailure", "RequestTimeout", "Throttling"),

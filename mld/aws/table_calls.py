@@ -45,6 +45,7 @@ INVALID_CODE = "ValidationException"
 ANOTHER_KEY = ("key element does not match the schema", "Missing the key", "Type mismatch for key")
 """Words with which DynamoDB refuses the key of a row, in a read, an update, a put and a delete."""
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""A row as DynamoDB sends it: attribute values such as ``{"S": "text"}`` by name."""
 
 
 def table_error(error: AwsError | AwsUnreachableError, table: str) -> TableError:

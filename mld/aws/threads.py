@@ -184,6 +184,7 @@ class Workers:
         if self.is_closed:
             raise GivenUpError
         loop = asyncio.get_running_loop()
+        # With this job there are more jobs than threads, and the limit allows one more thread.
         has_use_for_more = self.threads < min(len(self._open) + 1, self._threads_max)
         if has_use_for_more and self.threads < THREADS_AT_ONCE:
             self._start_thread()

@@ -72,7 +72,7 @@ class Webhook:
     def _way_to(self, address: SplitResult) -> tuple[Origin, list[str]]:
         """Return the origin of the URL, and the IP addresses to connect to. Blocks, because it looks up a host name.
 
-        These are the addresses of the proxy, if one is used, else of the origin. Raises OSError if the name is not
+        The IP addresses are those of the proxy, if one is used, else of the origin. Raises OSError if the name is not
         found, and UnusualError for a proxy that does not speak plain HTTP.
         """
         assert address.hostname is not None
@@ -83,7 +83,7 @@ class Webhook:
         origin = Origin(address.hostname, port, context, environment_proxy(address.geturl()))
         nearest = origin.proxy or origin
         found = socket.getaddrinfo(nearest.host, nearest.port, type=socket.SOCK_STREAM)
-        return origin, list(dict.fromkeys(str(one[4][0]) for one in found))
+        return origin, list(dict.fromkeys(str(socket_address[0]) for *_, socket_address in found))
 
 
 async def _connected_to_any(origin: Origin, found: list[str], timeout_s: float) -> Streams:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 REPORT_INTERVAL_S = 60.0  # a faulty producer misroutes all its aggregates, which would fill the log
 HASH_KEY_BITS = 128
-SHOWN_BITS = 32
+SHOWN_BITS = 32  # leading bits of a hash key that are logged
 
 MALFORMED = "%d KPL aggregates cannot be opened (%s); they were delivered as they came: their producer must be repaired"
 MISROUTED = (

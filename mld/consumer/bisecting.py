@@ -86,7 +86,7 @@ class Bisecting:
 
         Without a search all of them are one part. During a search the next part consists of the records up to `good`,
         which were accepted before. If none of these is left, it is the first half of the records up to `bad`, which
-        failed as a whole, and beyond `bad` as many records as `size`.
+        failed as a whole. If none of those is left either, the rest was not tried yet, and the part has `size` records.
         """
         if self.end is None or self.good is None:
             return len(positions)

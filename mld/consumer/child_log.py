@@ -26,9 +26,9 @@ GOES_ON = "(this line goes on; the rest of it is left out)"
 UNFINISHED_BYTES_MAX = LINE_CHARACTERS_MAX - 2 - len(GOES_ON)  # 2 for the "… " between the beginning and GOES_ON
 MEMBERS_MAX = 400  # JSON members of a line that is parsed; checking a name for secrets takes some 3 us
 FIELDS_MAX = 64  # how many members are kept of each object, and of each list
-NAME_CHARACTERS_MAX = 128
-DEPTH_MAX = 8
-CHILD_PREFIX = "child_"
+NAME_CHARACTERS_MAX = 128  # kept of the name of a member
+DEPTH_MAX = 8  # objects and lists nested deeper than this are left out
+CHILD_PREFIX = "child_"  # put before the name of a child's field if our own lines have a field of that name
 NO_MESSAGE = "(no message)"
 RESERVED = frozenset({
     # Names that `logging` has for the parts of an event,
@@ -40,7 +40,7 @@ RESERVED = frozenset({
 })  # fmt: skip
 _MESSAGES = ("message", "msg", "event")  # fields of a JSON object that may have the message
 _LEVELS = ("level", "severity", "levelname", "log.level", "lvl", "levelno")  # fields that may have the level
-_NAMED = {
+_NAMED = {  # the level for each name, in lower case
     **dict.fromkeys(("trace", "debug", "verbose", "finest", "finer", "fine"), DEBUG),
     **dict.fromkeys(("info", "information", "notice", "config", "default"), INFO),
     **dict.fromkeys(("warn", "warning"), WARNING),
@@ -187,7 +187,7 @@ class LoggedLines:
         """Take bytes of the output, and return the lines that can be logged now. Of a line that is too long only the
         beginning and the number of further bytes are logged.
         """
-        if self._left_out is not None:
+        if self._left_out is not None:  # count the bytes up to the end of the unfinished line
             ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark)) >= 0]
             self._left_out += min(ends, default=len(data))
         return self._shown(self._splitter.feed(data))

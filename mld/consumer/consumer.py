@@ -149,7 +149,7 @@ class ShardConsumer:
 
     async def _wait_on_parents(self) -> ActivityOutcome:
         """Check the row (`_look_at_row`) if the parents of the shard are complete. Otherwise wait until a parent has
-        changed, for `parent_poll_s` at most; the outcome is then RETRY.
+        changed, for `parent_poll_s` at most; the outcome is then RETRY. ALREADY_COMPLETE if the shard itself is.
         """
         if self._lease.is_complete:
             self._parts.care.ended(self._lease)
@@ -180,7 +180,7 @@ class ShardConsumer:
 
     async def _initialize(self) -> ActivityOutcome:
         """Take the checkpoint from the row, and start the reader and, if none runs, the child. RETRY if the lease is
-        not held, or the stream refuses to be read.
+        not held, or the stream refuses to be read; ALREADY_COMPLETE if the checkpoint is SHARD_END.
         """
         held = self._parts.keeper.held().get(self.key) if await self._is_ours() else None
         if held is None:

@@ -267,7 +267,7 @@ class Failures:
             return False
         self._search = self._search.set_aside(position)
         self._candidate = None
-        self.count = self._here = 0
+        self.count = self._here = 0  # `_level` stays, so that the next pause is not shorter
         self._dead_letters += 1
         fields |= {"place": place, "letters": self._dead_letters}
         log.error("record %s is set aside: %s", position, place, extra=about("record_set_aside", self._key, **fields))

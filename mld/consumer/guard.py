@@ -44,6 +44,8 @@ for signal in TERM KILL; do
     for group in $groups; do kill -s $signal -- "-$group"; done
 done
 """
+"""Reads lines from the daemon, "+ GROUP" or "- GROUP", and keeps the groups that are left. When the pipe ends, waits
+and sends TERM to the groups that still exist, and then KILL in the same way. Each test for a group is a signal 0."""
 
 
 class ChildGuard:

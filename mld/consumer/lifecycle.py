@@ -42,6 +42,8 @@ PARKED = "Kinesis does not know this shard; nothing is skipped, the log says wha
 
 
 class ConsumerState(Enum):
+    """The state of a consumer, which decides its activity. The header of this module shows the ways between states."""
+
     WAITING_ON_PARENTS = "waiting on parents"
     INITIALIZING = "initializing"
     PROCESSING = "processing"
@@ -78,6 +80,7 @@ class StopReason(IntEnum):
     LEASE_LOST = 3
 
 
+# The state that follows an outcome if no stop was requested.
 _NEXT: dict[tuple[ConsumerState, ActivityOutcome], ConsumerState] = {
     (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.DONE): ConsumerState.INITIALIZING,
     (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.RETRY): ConsumerState.WAITING_ON_PARENTS,
@@ -110,6 +113,7 @@ _NEXT: dict[tuple[ConsumerState, ActivityOutcome], ConsumerState] = {
     (ConsumerState.RELEASING, ActivityOutcome.DONE): ConsumerState.FINISHED,
 }
 
+# Before a stop: the states in which a child may run, to which the stop is then announced, and those without a child.
 _CHILD_RUNS = (
     ConsumerState.INITIALIZING,
     ConsumerState.PROCESSING,

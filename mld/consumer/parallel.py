@@ -393,7 +393,7 @@ class ParallelProcessor:
         """
 
         def wanted() -> bool:
-            """Return whether the batch is sent, and if so, note that the child works on it now."""
+            """Return whether to send the batch. If so, note that the child works on it from now on."""
             if self._is_closed or not self._may_deliver():
                 return False
             lane.begin(self._clock.monotonic())

@@ -96,6 +96,8 @@ class ShardAddress:
 
 
 class ProcessorHost(Protocol):
+    """Starts the children of a worker."""
+
     async def start(self, shard: ShardAddress) -> ChildProcess:
         """Start one child for a shard; raises ChildStartError."""
         ...

@@ -302,9 +302,9 @@ class Processor:
         """Handle the child's lines in order, until it can no longer answer."""
         try:
             while (line := await self.child.read_line()) is not None:
-                async with self._turn:
-                    for one in (line, *self.child.take_unread()):
-                        await self._take(one)
+                async with self._turn:  # no action begins until all lines that have arrived are handled
+                    for arrived in (line, *self.child.take_unread()):
+                        await self._take(arrived)
             raise self._conversation.eof()
         except Exception as error:
             self._end_wait(error)
@@ -325,7 +325,7 @@ class Processor:
                 self._wait_for_child()
                 await self._give_way(line)
             case event:
-                if isinstance(event, Ignored) and "action" in line:
+                if isinstance(event, Ignored) and "action" in line:  # it may be meant as a message
                     self._overdue.refused = child_lines.shorten(line)
                 self._note(event, line)
                 await self._give_way(line)

@@ -17,8 +17,8 @@ from mld.consumer.short_line import LINE_CHARACTERS_MAX, ShortLine
 from mld.core.clock import Clock
 
 LISTENERS_MAX = 4  # listeners of a worker; each may take as much memory as the bounds below allow
-WAITING_BYTES_MAX = 1024 * 1024
-EVENTS_WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 1024 * 1024  # in the queue of one listener
+EVENTS_WAITING_MAX = 10_000  # lines and events in this queue
 EVENT_BYTES = 200  # memory of an event besides its text
 END_WORDS = {
     StopReason.REQUESTED: "this worker gives the lease back",
@@ -107,8 +107,8 @@ class ProtocolTrace:
         return ", ".join(found) or None
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the pieces of a line to the child, and then copy the line to the listeners, even if only a part of it
-        was written.
+        """Yield the pieces of a line that is written to the child, unchanged. Then copy the line, shortened, to the
+        listeners, even if only a part of it was written.
         """
         listeners = tuple(self.listeners)
         short = ShortLine()
@@ -187,7 +187,7 @@ class ProtocolTraces:
         """End a trace and tell its listeners why: because of `stop`, or because the shard was read to its end
         (`is_complete`).
         """
-        if self._by_shard.get(trace.shard_id) is trace:
+        if self._by_shard.get(trace.shard_id) is trace:  # else the lease was acquired again, with a new trace
             del self._by_shard[trace.shard_id]
         if is_complete:
             trace.close("the shard was read to its end")

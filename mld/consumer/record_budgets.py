@@ -45,6 +45,7 @@ CONSEQUENCES = {
     WARNINGS.name: "single records are logged at DEBUG only",
     LETTERS.name: "dead letters are written later, and the shard waits for them",
 }
+"""What happens to records whose shard has used up a budget, for each budget by name."""
 
 
 class RecordBudget:

@@ -38,7 +38,7 @@ from mld.core.steps import Steps
 from mld.protocol.sharing import SharedRecord, by_position
 
 RECORDS_MAX = 10_000  # as many as a page may have; they take some 1.5 MB
-STRETCHES_MAX = 256
+STRETCHES_MAX = 256  # more are joined in pairs
 STEP_RECORDS = 500  # examined between two yields, within a quarter of a millisecond
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 RECORDS_SHOWN = 3
 PAYLOAD_CHARACTERS_SHOWN = 48
-LINE_CHARACTERS_MAX = 8_000
-_HEAD = b'{"data":"'
+LINE_CHARACTERS_MAX = 8_000  # of the shortened line
+_HEAD = b'{"data":"'  # begins a record; its payload follows
 _RECORD_END = b'"action":"record"}'
 _TAIL_BYTES = 256  # longer than the end of a line after its last record
 

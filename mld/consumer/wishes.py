@@ -34,7 +34,7 @@ class Wishes:
         """Set when a new child must be started without a back-off; cleared when that child starts."""
         self._key = lease.key
         self._left_out: frozenset[str] = frozenset()  # the records to leave out
-        self._restart = lease.restart
+        self._restart = lease.restart  # the last request for a new child that was seen
         self.heed(lease, is_waiting=False)
 
     def heed(self, lease: Lease, *, is_waiting: bool) -> bool:

@@ -17,6 +17,7 @@ from mld.core.error_boundary import kept_running
 
 StateT = TypeVar("StateT")
 OnFailure: TypeAlias = Callable[[BaseException | None], None]
+"""Gets the exception with which a task has ended by itself; None if the task has just returned."""
 
 
 class Until(IntEnum):

@@ -160,6 +160,8 @@ def say_what_is_logged() -> None:
     """
 
     class Spoken(logging.Handler):
+        """Prints each log message by `say`."""
+
         def emit(self, record: logging.LogRecord) -> None:
             say(record.getMessage())
 

@@ -56,7 +56,7 @@ class Interruption:
         task = asyncio.current_task()
         assert task is not None, "only tasks are interrupted"
         self._task = task
-        self._before = task.cancelling()
+        self._before = task.cancelling()  # cancellations from elsewhere that are not handled yet
         self.is_over = False
         return self
 

@@ -30,7 +30,9 @@ _QUOTED_CHARACTERS_MAX = 100
 
 
 def joined_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the values by lower-case name. Several of one name are joined by commas, so that none is hidden."""
+    """Return the headers as a dict with lower-case names. The values of a repeated header are joined by commas, so that
+    none is hidden.
+    """
     headers: dict[str, str] = {}
     for name, value in fields:
         key = name.lower()

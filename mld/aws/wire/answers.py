@@ -70,7 +70,7 @@ class Incoming:
             end = self.ahead.find(b"\n\r\n")
             bare = self.ahead.find(b"\n\n", 0, end + 1 if end >= 0 else len(self.ahead))
             start = end + 3
-            if bare >= 0:
+            if bare >= 0:  # an empty line that ends with a bare LF comes first
                 end, start = bare, bare + 2
             head_bytes = len(self.ahead) if end < 0 else end
             if head_bytes > HEAD_BYTES_MAX:

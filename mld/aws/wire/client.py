@@ -391,7 +391,10 @@ class WireService:
         self.can_stream = True
 
     def _read(self, job: Job, incoming: Incoming, read: Callable[[bytes], T], place: WirePlace) -> T:
-        """Read the rest of an answer, and return the result of `read` for its body."""
+        """Read the rest of an answer, and return the result of `read` for its body. If `read` wants parts of the body,
+        it gets them as they arrive. Otherwise it gets the whole body; a large one is parsed while no other thread has
+        the turn.
+        """
         if incoming.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
             parts = read.in_parts()
             self._talk(job, place, lambda connection: connection.receive_parts(incoming, parts.feed))

@@ -207,7 +207,7 @@ class Connection:
     @contextmanager
     def _in_turn(self, incoming: Incoming) -> Iterator[None]:
         """Hold the turn while the rest of `incoming` is received. `_received` releases it while it waits for bytes."""
-        self.socket.settimeout(0.0)
+        self.socket.settimeout(0.0)  # so that `_received` sees when it has to wait
         try:
             with self._turn:
                 yield

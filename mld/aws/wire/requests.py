@@ -113,7 +113,8 @@ class Requests:
     def corrected_clock(self, error: Exception, answer: Answer) -> bool:
         """Return whether a refusal may be due to our clock, and another attempt may succeed with AWS's time.
 
-        AWS's time is either corrected by this answer, or it was corrected by another answer after the request was sent.
+        That is so if this answer corrects AWS's time. It may also be so if our clock was ever found wrong: then another
+        answer may have corrected the time after this request was signed.
         """
         response: Any = getattr(error, "response", {})
         if response.get("Error", {}).get("Code") not in SKEWED_CODES:
