@@ -45,7 +45,7 @@ def limit_words(client: BaseClient, error: Exception, took_s: float) -> str | No
     limits: Any = client.meta.config
     if isinstance(error, ConnectTimeoutError):
         limit = f"connection within {limits.connect_timeout:g} s"
-    elif is_no_connection(client, error, took_s):  # a TLS handshake that took too long, see there
+    elif is_no_connection(client, error, took_s):  # botocore reports a slow TLS handshake as a read timeout
         limit = f"TLS connection within {limits.connect_timeout:g} s"
     else:
         limit = f"answer within {limits.read_timeout:g} s"

@@ -181,7 +181,7 @@ class CountedService:
         """Count the capacity units that a request has consumed. `consumed` is the member ConsumedCapacity of the
         answer: one object, for a batch a list of objects. Anything else is ignored.
         """
-        for one in consumed if isinstance(consumed, list) else (consumed,):
-            units = one.get("CapacityUnits") if isinstance(one, dict) else None
+        for capacity in consumed if isinstance(consumed, list) else (consumed,):
+            units = capacity.get("CapacityUnits") if isinstance(capacity, dict) else None
             if isinstance(units, int | float) and units >= 0:
                 self._worker.units.add(kind, units)

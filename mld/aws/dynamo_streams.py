@@ -269,8 +269,9 @@ class DynamoDBStreams(StreamAdapter[RawService]):
             answer = json.loads(body)
             if not isinstance(answer["Records"], list):
                 raise TypeError("no list of records")
-            records = [one for one in answer["Records"] if place.since_s is None or created_s(one) >= place.since_s]
-            written = ",".join(json.dumps(self._record_of(one), separators=(",", ":")) for one in records)
+            since_s = place.since_s
+            records = [record for record in answer["Records"] if since_s is None or created_s(record) >= since_s]
+            written = ",".join(json.dumps(self._record_of(record), separators=(",", ":")) for record in records)
             following = answer.get("NextShardIterator") or None
             if not isinstance(following, str | None):
                 raise TypeError("an iterator that is no text")

@@ -269,8 +269,8 @@ class S3Bucket:
 
         With `missing`, return None if the object does not exist, instead of raising an error. Raises ObjectError.
         """
-        for one in more:
-            parameters |= one
+        for mapping in more:
+            parameters |= mapping
         self.requests += 1
         try:
             answer = getattr(self._client(), operation)(**self._common, **parameters)
@@ -325,5 +325,6 @@ def _translated(code: str, status: int, sentence: str, parameters: Mapping[str, 
             else ObjectError(sentence)
         )
     if not code or code in _PASSING or status >= 500 or status in (408, 409, 429):
+        # With 501 the store says that it does not implement the request.
         return ObjectRefused(sentence) if status == 501 else ObjectError(sentence)
     return ObjectRefused(sentence) if 300 <= status < 500 else ObjectError(sentence)

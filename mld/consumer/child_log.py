@@ -166,7 +166,7 @@ def _bounded(value: Any, depth: int) -> Any:
         case list():
             more = [f"… {len(value) - FIELDS_MAX} more"] if len(value) > FIELDS_MAX else []
             return [*(_bounded(one, depth + 1) for one in value[:FIELDS_MAX]), *more]
-        case float() if not math.isfinite(value):
+        case float() if not math.isfinite(value):  # 1e999 is read as infinity, which JSON cannot express
             return str(value)
     return value
 

@@ -608,7 +608,7 @@ class ShardConsumer:
             return ActivityOutcome.CHILD_FAILED
         what = in_words(error, ended, last_words)
         self.part.failed(RESTART_REASONS[type(error)], what, self._parts.clock.wall())
-        delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
+        delivered = max(self._delivered, self._checkpoints.range.largest)  # SHARD_END after `shardEnded`
         last = self._checkpoints.range.last
         is_next = batch is not None and before == last
         if batch is None and processor is not None and processor.unanswered is not None:

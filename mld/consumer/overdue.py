@@ -55,8 +55,8 @@ class Overdue:
         """The child's last line during this request that looks like a message but is not one."""
 
     def adjust(self, settings: ChildSettings) -> None:
-        """Warn by these settings from now on. A request that was already warned about is not warned about again because
-        the settings have changed.
+        """Warn by these settings from now on. If there was a warning about the present request already, they count from
+        the next request on.
         """
         was_warned, first_s = self._due_s != self._first_s, settings.warn_after_s
         self._is_bounded = settings.reply_timeout_s is not None

@@ -247,7 +247,7 @@ class ParallelProcessor:
         self, batch: ChildBatch, wanted: Wanted, written: Written, holds: Holds, *, alone: bool
     ) -> bool:
         """Put the records of a batch into the queues of the children, if `wanted` still returns True; `written` is
-        called once they are queued. With `alone` wait until the children have answered everything before the batch, and
+        called just before that. With `alone` wait until the children have answered everything before the batch, and
         then the batch.
 
         Always return False, because the caller need not count the answer: `on_answered` does.

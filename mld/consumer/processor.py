@@ -228,7 +228,7 @@ class Processor:
         try:
             async with self._turn:
                 if self.gone.done():
-                    self.gone.result()
+                    self.gone.result()  # raises the error that says why
                 if not wanted():
                     return
                 self._conversation.begin(action)
@@ -342,7 +342,7 @@ class Processor:
                 error = await self._on_checkpoint(asked.request)
             finally:
                 self._overdue.is_storing = False
-                self._overdue.heard()
+                self._overdue.heard()  # the child was not silent meanwhile, it waited for us
         await self._until_line_read()
         replying = self._begin_write([self._conversation.reply(error)])
         if replying is not None:

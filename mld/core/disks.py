@@ -79,7 +79,7 @@ def places_of(loaded: LoadedConfiguration, *, with_log: bool = False) -> tuple[D
     letter = settings.child.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
         found["deadLetter"] = letter.name
-    commands = [settings.child.command, *(one.executable_name for one in settings.streams)]
+    commands = [settings.child.command, *(stream.executable_name for stream in settings.streams)]
     for arguments in map(split_command, filter(None, commands)):
         found |= dict(_archive(arguments))
         if any(PurePath(argument).name == PROGRAM for argument in arguments):
@@ -113,7 +113,7 @@ def room_of(place: DiskPlace) -> DiskRoom:
     exist yet, its closest existing parent is used. A file that is open already (`descriptor`) is not written to.
     """
     try:
-        directory = next((one for one in (place.path, *place.path.parents) if one.exists()), Path("/"))
+        directory = next((path for path in (place.path, *place.path.parents) if path.exists()), Path("/"))
         found = os.statvfs(directory if place.descriptor is None else place.descriptor)
     except OSError as error:
         return DiskRoom(0, 0.0, f"{place.path}: {error.strerror}", ALLOW)

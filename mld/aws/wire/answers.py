@@ -95,7 +95,7 @@ class Incoming:
         A body of announced length ends after that many bytes, a chunked body after its last chunk. Any other body ends
         with the connection, so this returns None, and `end` returns the answer.
         """
-        if not self.status or self.ahead:
+        if not self.status or self.ahead:  # the head is not whole, or bytes after it are not parsed yet
             if not self.feed_head(data):
                 return None
             data, self.ahead = self.ahead, b""

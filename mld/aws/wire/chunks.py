@@ -62,7 +62,7 @@ class Chunks:
                     self.excess = True
                     return
                 case _:
-                    end = data.find(b"\n", at) + 1
+                    end = data.find(b"\n", at) + 1  # 0 if the line does not end in these bytes
                     self._line += data[at : end or len(data)]
                     at = end or len(data)
                     if len(self._line) > CHUNK_LINE_BYTES_MAX:

@@ -235,7 +235,7 @@ class WireService:
         job: Job | None = None
         try:
             found = await self._answered(operation, params, place, limit)
-            origin = place.origin
+            origin = place.origin  # noted now, because a place whose connection is lent has no origin
             if isinstance(found, Incoming):
                 work = partial(self._read, incoming=found, read=read, place=place)
                 try:

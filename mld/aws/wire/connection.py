@@ -138,7 +138,7 @@ class Connection:
 
         Raises NothingSentBackError, BrokenAnswerError or OSError; the connection cannot be used after that.
         """
-        answer = incoming.feed(b"")
+        answer = incoming.feed(b"")  # parses the bytes that have come already
         while answer is None:
             if incoming.length is not None:
                 return incoming.complete(self._exactly(incoming, incoming.length))

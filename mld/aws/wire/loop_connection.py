@@ -144,7 +144,7 @@ class LoopConnection:
         except GONE as error:
             raise self._incoming.cut_off(f"{type(error).__name__}: {error}") from error
         if not data:
-            self._incoming.end()  # raises if the answer is not whole
+            self._incoming.end()  # raises if the answer is not whole; else a thread is given it, and finds the end, too
         self._feed(data, answer)
         if self._is_tls and not answer.done() and self._socket.pending():  # type: ignore[attr-defined]
             self._loop.call_soon(self._readable_again, answer)
@@ -180,5 +180,5 @@ class LoopConnection:
         if self._unsent:  # if we sent the rest later, the server would take it for the beginning of the next request
             raise BrokenAnswerError("an answer to half a request")
         if found is None:
-            self._let_go_of_fd()  # before more arrives
+            self._let_go_of_fd()  # whatever arrives from now on is for the thread
         answer.set_result(incoming if found is None else found)

@@ -50,7 +50,7 @@ def request(
     method: str, address: SplitResult, headers: Mapping[str, str], body: bytes = b"", *, through: Proxy | None = None
 ) -> bytes:
     """Return a whole request for the URL `address`. `through` is the proxy, if the request is sent to one without a
-    tunnel; it then has the whole URL in its first line.
+    tunnel; the first line of the request then has the whole URL.
 
     Raises ValueError for characters that are not allowed in a request, such as line ends.
     """
