@@ -58,7 +58,7 @@ class Bisecting:
     checkpoint."""
     alone_failures: int = 0
     rounds: int = 0
-    """Failures during searches since the last progress, without the failures on a single record."""
+    """Failures during searches since the last progress, without those on a single record right after the checkpoint."""
 
     @property
     def is_searching(self) -> bool:
