@@ -139,6 +139,6 @@ def _spread(text: str) -> int:
     """Return the hash that Java's HashMap uses for a String: `hashCode()`, its upper half mixed into the lower."""
     value = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
-    for unit in range(0, len(encoded), 2):
+    for unit in range(0, len(encoded), 2):  # over UTF-16 code units, as Java does
         value = (31 * value + (encoded[unit] << 8) + encoded[unit + 1]) & _HASH_MASK
     return value ^ (value >> 16)

@@ -212,7 +212,9 @@ class KeptCredentials(Credentials):
         return 0.0 <= self._time.now() - self._tried_s < PAUSE_S
 
     def _renew(self, replaced: _Kept) -> None:
-        """Fetch new keys, or note why that failed. Do neither if a later renewal has replaced the keys meanwhile."""
+        """Fetch new keys, or note why that failed. If a later renewal has replaced the keys meanwhile, drop the result
+        of this one.
+        """
         try:
             fetched = self._fetched()
         except BaseException as error:  # SystemExit too: an own provider may raise it, and the call must learn why

@@ -240,8 +240,8 @@ class S3Bucket:
         more: dict[str, Any] = {}
         while True:
             answer = self.repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
-            for one in answer.get("Contents", ()):
-                yield ListedObject(one["Key"], one["Size"], one["LastModified"].timestamp(), str(one["ETag"]))
+            for item in answer.get("Contents", ()):
+                yield ListedObject(item["Key"], item["Size"], item["LastModified"].timestamp(), str(item["ETag"]))
             if not answer.get("IsTruncated"):
                 return
             more["ContinuationToken"] = answer["NextContinuationToken"]

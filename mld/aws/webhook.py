@@ -22,7 +22,7 @@ from mld.aws.wire.unusual import UnusualError
 THREADS_MAX = 2
 """Threads that look up host names. If the first one hangs in a look-up, posts can still use the second one."""
 CONNECT_SHARE = 0.25
-"""How much of the time an address may take for a connection if there is another one. IPv6 may lead nowhere."""
+"""The share of the time limit that one IP address may take to connect if there is another, as IPv6 may lead nowhere."""
 PORTS = {"http": 80, "https": 443}
 SUCCESS = range(200, 300)
 NAMES_NO_ADDRESS = (OSError, UnusualError)

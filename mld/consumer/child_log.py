@@ -104,8 +104,8 @@ def _event(value: dict[str, Any]) -> ChildEvent:
     level, level_name = _level(value)
     message_name = next((name for name in _MESSAGES if isinstance(value.get(name), str)), None)
     message = NO_MESSAGE if message_name is None else value[message_name]
-    rest = {name: one for name, one in value.items() if name not in (message_name, level_name)}
-    fields = {_free(name): one for name, one in _bounded_object(rest, 1).items()}
+    rest = {name: member for name, member in value.items() if name not in (message_name, level_name)}
+    fields = {_free(name): member for name, member in _bounded_object(rest, 1).items()}
     return ChildEvent(level, message, fields)
 
 
@@ -147,12 +147,13 @@ def _free(name: str) -> str:
 def _bounded_object(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
     """Copy an object, leaving out members beyond FIELDS_MAX and hiding values that may be secret."""
     bounded: dict[str, Any] = {}
-    for number, (name, one) in enumerate(value.items()):
+    for number, (name, member) in enumerate(value.items()):
         if number == FIELDS_MAX:
             bounded["child_fields_left_out"] = len(value) - FIELDS_MAX
             break
-        hides = not isinstance(one, bool | None) and (is_secret_key(name) or _TELLING.search(name) is not None)
-        bounded[name[:NAME_CHARACTERS_MAX]] = HIDDEN if hides else _bounded(one, depth)
+        # A flag or a null is no secret, whatever its name suggests.
+        hides = not isinstance(member, bool | None) and (is_secret_key(name) or _TELLING.search(name) is not None)
+        bounded[name[:NAME_CHARACTERS_MAX]] = HIDDEN if hides else _bounded(member, depth)
     return bounded
 
 
@@ -165,7 +166,7 @@ def _bounded(value: Any, depth: int) -> Any:
             return _bounded_object(value, depth + 1)
         case list():
             more = [f"… {len(value) - FIELDS_MAX} more"] if len(value) > FIELDS_MAX else []
-            return [*(_bounded(one, depth + 1) for one in value[:FIELDS_MAX]), *more]
+            return [*(_bounded(item, depth + 1) for item in value[:FIELDS_MAX]), *more]
         case float() if not math.isfinite(value):  # 1e999 is read as infinity, which JSON cannot express
             return str(value)
     return value

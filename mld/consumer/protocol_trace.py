@@ -103,8 +103,8 @@ class ProtocolTrace:
         """The running child, or the running children with their numbers, as the log names them; None if none runs."""
         if not self.children:
             return self.child
-        found = [f"child {number}: {one.child}" for number, one in sorted(self.children.items()) if one.child]
-        return ", ".join(found) or None
+        children = sorted(self.children.items())
+        return ", ".join(f"child {number}: {trace.child}" for number, trace in children if trace.child) or None
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the pieces of a line that is written to the child, unchanged. Then copy the line, shortened, to the
@@ -204,7 +204,7 @@ class ProtocolTraces:
 
     def listen(self, trace: ProtocolTrace) -> TraceListener:
         """Add a listener; end it with `leave`. Raises TooManyListenersError."""
-        if sum(len(one.listeners) for one in self._by_shard.values()) >= LISTENERS_MAX:
+        if sum(len(each.listeners) for each in self._by_shard.values()) >= LISTENERS_MAX:
             raise TooManyListenersError
         listener = TraceListener()
         trace.listeners.append(listener)

@@ -157,8 +157,8 @@ def open_directory(directory: Path, uid: int, *, make: bool) -> int:
 
 
 def _make(directory: Path, uid: int) -> None:
-    """Create the directory if it is missing, but not inside another user's directory: after `su`, XDG_RUNTIME_DIR may
-    still name one.
+    """Create the directory if it is missing, but not inside a directory of another user than root: after `su`,
+    XDG_RUNTIME_DIR may still name one of the earlier user.
     """
     if not directory.is_dir():
         owner = directory.parent.stat().st_uid

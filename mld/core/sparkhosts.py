@@ -133,7 +133,7 @@ def _started_at(pid: int) -> str | None:
     """Return when a process was started, in the kernel's ticks; this distinguishes it from an earlier process with the
     same id. Return "0" if the system does not report it, and None if no such process runs.
     """
-    try:
+    try:  # `starttime` is field 22; fields are counted after the ")", because the name before it may contain spaces
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         pass
