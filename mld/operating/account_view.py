@@ -28,9 +28,11 @@ TABLES_MAX = 2_000
 these calls per second.
 """
 ROWS_MAX = 500
-"""How many rows of each lease table are read: at most 63 read units, because a row is smaller than a kilobyte."""
+"""How many rows of each lease table are read. A row is smaller than a kilobyte, and a read unit reads 8 KB, because the
+reads are eventually consistent. So a table costs at most 63 read units.
+"""
 ENDINGS = ("-CoordinatorState", "-WorkerMetricStats")
-"""Ends of the names of the two other tables."""
+"""Suffixes of the names of the two other tables."""
 LEASE_DURATION_S = 30.0
 """The lease duration that is assumed for every application, because the tables do not store it. A worker's status that
 is older than two renewals of such a lease counts as unknown.
@@ -97,7 +99,7 @@ async def _look_at_table(calls: TableCalls, clock: Clock) -> dict[str, Any]:
     streams = {*status.labels.values()} or {shard.label for shard in status.shards if shard.label is not None}
     # Leases of a single stream do not name it, but the reports of mld's workers do.
     streams = streams or {
-        name for one in parse_rows(scan.others, LEASE_TABLE_KEY).reports if (name := one.mld.get("stream"))
+        name for report in parse_rows(scan.others, LEASE_TABLE_KEY).reports if (name := report.mld.get("stream"))
     }
     notes = [f"of the first {ROWS_MAX} rows"] if "LastEvaluatedKey" in answer else []
     silent = [shard for shard in status.open_shards if shard.behind_s is None]

@@ -43,7 +43,9 @@ from mld.operating.steering import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 NOTE_CHARACTERS_MAX = 200
+"""Longest note that an operator's command writes into a row; see `_note`."""
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
+"""The kinds of places to which `mld reset` can go."""
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 _why = click.option(

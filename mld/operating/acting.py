@@ -79,8 +79,8 @@ def act(command: str, invocation: Invocation, planner: Planner) -> NoReturn:
 
 
 async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Sequence[Outcome]) -> None:
-    """Add a line about the operator's act to the history of the fleet, if the lease table has a row for the history.
-    Nothing is added if certainly no change was written. A failure to add the line is only logged.
+    """Add an event about the operator's command to the history of the fleet, if the lease table has a row for the
+    history. Nothing is added if certainly no change was written. A failure to add the event is only logged.
     """
     if not _may_be_made(outcomes):
         return
@@ -110,8 +110,8 @@ async def perform(
     If the changes take records away from a shard, these are saved first, too (`ActPlan.kept`). Their file is removed
     again if certainly no change was written.
 
-    `refuse` raises ActRefusedError if the plan must not be carried out. With --execute `refuse` is called before
-    anything is printed; without --execute it is called after the plan is printed.
+    `refuse` raises ActRefusedError if the plan must not be carried out. With --execute it is called before anything is
+    printed. Without --execute it is called after the plan is printed, so that the operator sees the plan in any case.
     """
     is_done, executes = True, bool(invocation.execute and plan.changes)
     if executes:

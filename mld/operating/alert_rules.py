@@ -76,7 +76,7 @@ def grafana_dashboard(settings: Settings) -> str:
     name = settings.application_name
     values = {
         "app": inner(f"application={json.dumps(name)}"),
-        "uid": json.dumps(f"mld-{name}"[:40]),
+        "uid": json.dumps(f"mld-{name}"[:40]),  # Grafana accepts at most 40 characters
         "title": json.dumps(f"mld: {name}"),
     }
     return "\n".join(filled("dashboard.json", values))

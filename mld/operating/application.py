@@ -99,10 +99,11 @@ class Application:
 
     async def of_stream(self, name: str | None = None) -> Application:
         """Return the application limited to the leases of one stream; unchanged if the command is about the whole
-        table, or if the file names only one stream. `name` is the stream as the operator wrote it; it decides if the
-        table has leases of several streams of that name.
+        table, or if the file names only one stream.
 
-        Raises ActRefusedError if the stream has no leases; TableError.
+        A stream that was deleted and made again may have leases under several identifiers. Then `name`, the stream as
+        the operator wrote it, may be the identifier that is meant (see `stream_id_in`). Raises ActRefusedError if the
+        stream has no leases; TableError.
         """
         if self.setting is None:
             return self
@@ -223,8 +224,8 @@ class Application:
         return listing.shards
 
     def hold(self, observed: Observed) -> AbstractAsyncContextManager[OperatorHold]:
-        """Open a hold, with which this command owns leases until the context ends. Call it after `require_nobody`,
-        because the hold takes all other operators among the owners for dead.
+        """Open a hold, with which this command owns leases until the context ends. Call `require_nobody` first, which
+        makes sure that no other operator is alive: the hold assumes that all operators in `observed` are dead.
         """
         dead = frozenset(owner for owner in owners_of(observed) if is_operator(owner))
         return operator_hold(self.leases, self.clock, self.me, self.lease_duration_s, dead=dead)
@@ -232,8 +233,8 @@ class Application:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def plan(self, planner: Planner, table: RawTable) -> ActPlan:
-        """Return what `planner` has left to write, given the present `table`, as writes to rows of this stream. The
-        first such plan is printed; later ones are carried out. Raises ActRefusedError.
+        """Return the changes that `planner` has left to make in the present `table`, as writes to rows of this stream.
+        The first such plan is printed; later ones are carried out. Raises ActRefusedError.
         """
         return in_stream(planner(within(table), self.me), self.stream)
 
@@ -248,6 +249,7 @@ class Application:
         # KCL 2.x cannot read rows with an `entityType`, so new rows get none while it may use the table.
         self.leases.types_rows = not outline(observed.table.rows).is_of_2x
         async with self.hold(observed) as hold:
+            # Living workers have renewed their rows since. Without workers, a row that has changed since is refused.
             now = await self.look() if stop_fleet else observed
             await hold.take(now.table.scan.leases, by_force=stop_fleet)
             # Until a former owner notices the loss, it believes that it holds the lease, and may create rows of child

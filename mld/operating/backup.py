@@ -33,6 +33,7 @@ FILE_BYTES_MAX = 256 * 1024 * 1024
 """A lease has some 2 KB, so this is a table of 100,000 of them."""
 MODE = 0o600
 SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
+"""For each type of DynamoDB, the type in Python of a value, or of each member of a set. Binary values are base64."""
 
 
 class BackupError(ActRefusedError):
@@ -56,7 +57,7 @@ class BackupHeader:
 def backup_name(application: str, now_s: float) -> str:
     """Return the default name of the file that an act writes into the working directory."""
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
-    plain = "".join(one if one.isalnum() or one in "-_." else "_" for one in application)
+    plain = "".join(character if character.isalnum() or character in "-_." else "_" for character in application)
     return f"mld-{plain}-{stamp}.jsonl"
 
 

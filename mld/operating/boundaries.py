@@ -61,7 +61,7 @@ async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, pla
         found_instead = "no later one either" if page is None else f"the next one that is kept is {page.first_sequence}"
         raise ActRefusedError(f"shard {shard.shard_id} has no record {place.sequence} (any more); {found_instead}")
     if place.sub:
-        return Position(place.sequence, place.sub - 1)
+        return Position(place.sequence, place.sub - 1)  # the user record before it, in the same aggregate
     arrival_s = (page.first_arrival_ms or 0) / 1000
     return await _last_before(streams, clock, shard.shard_id, place.sequence, arrival_s, by_time=False)
 
@@ -69,10 +69,11 @@ async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, pla
 async def _last_before(
     streams: Streams, clock: Clock, shard_id: str, first: str | None, time_s: float, *, by_time: bool = True
 ) -> Position:
-    """Return the last record before number `first` and, unless `by_time` is False, before `time_s`; TRIM_HORIZON if
-    none is found.
+    """Return the position of the last record before sequence number `first` (None: no such bound) and, unless `by_time`
+    is False, before `time_s`; TRIM_HORIZON if there is none.
 
-    A shard can only be read forwards. So an attempt begins some time before `time_s`, the next one earlier (BACK_S).
+    A shard can only be read forwards. So an attempt begins some time before `time_s`, the next one earlier (BACK_S),
+    and the last one at the oldest record.
     """
     bound = None if first is None else int(first)
     for back_s in (*BACK_S, None):

@@ -30,17 +30,18 @@ def finish(
     """
     _handle_ends()
     try:
-        done = work()
-        if not isinstance(done, int):
+        code = work()
+        if not isinstance(code, int):
             import asyncio
 
-            done = asyncio.run(done)
-        sys.exit(done)
+            code = asyncio.run(code)
+        sys.exit(code)
     except KeyboardInterrupt:
         if is_open_ended:
             sys.exit(EXIT_OK)
         say(f"interrupted{doubt and ': '}{doubt}")
     except BrokenPipeError:
+        # Python flushes stdout at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if is_open_ended:
             sys.exit(EXIT_OK)

@@ -133,7 +133,7 @@ class DaemonLink:
 
 
 def _timeval(seconds: float) -> bytes:
-    """Return the C structure with this time. Zero would mean no limit."""
+    """Return the time as a C `struct timeval` (seconds, microseconds); at least 1 µs, because zero means no limit."""
     return struct.pack("ll", *divmod(max(1, round(seconds * 1e6)), 1_000_000))
 
 

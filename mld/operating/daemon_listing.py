@@ -35,14 +35,14 @@ def daemon_headline(value: Mapping[str, Any]) -> str:
 
 def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of one shard of a daemon."""
-    since = shard["checkpointSecondsAgo"]
+    checkpointed_ago_s = shard["checkpointSecondsAgo"]
     return (
         shard["shard"],
         shard["state"],
         duration(shard["behindSeconds"]),
         "" if shard["busySeconds"] is None else duration(shard["busySeconds"]),
         f"{shard['records']:,}",
-        "none yet" if since is None else f"{duration(since)} ago",
+        "none yet" if checkpointed_ago_s is None else f"{duration(checkpointed_ago_s)} ago",
         str(shard["restarts"]),
         _shortened(shard["why"] or shard["lastError"] or ""),
     )

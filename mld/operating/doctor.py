@@ -49,13 +49,13 @@ class Doctor:
             return
         try:
             async with self._exam.reached("cloudwatch"):
-                pass
+                pass  # entering the context examines credentials and endpoint; no metric is sent
         except ProbeEnded as ended:
             found: tuple[Diagnosis, ...] = ended.args
             raise ProbeEnded(*(_warned(one) for one in found)) from ended
 
     def _clock(self) -> Diagnosis:
-        """Compare this machine's clock with the dates of all answers so far."""
+        """Return the finding about this machine's clock, by the dates in AWS's answers to the calls so far."""
         known = self._exam.factory.service_time
         return findings.clock_finding(known.offset_s if known.is_measured else None)
 

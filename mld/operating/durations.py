@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-UNITS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
+UNITS = ((120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
+"""Units by length: the bound in seconds below which a unit is used, its name, and its seconds."""
 DAY_S = 86_400.0
 
 

@@ -30,6 +30,7 @@ def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
         calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
     elif client.meta.service_model.service_name == "dynamodb":
         calls = {"describe_table": {"TableName": "none"}}
+    # Presigning sends nothing, and chooses the host as the real call would. So the parameters need not exist.
     addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
     return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
 
@@ -73,6 +74,7 @@ def _why(error: BaseException) -> str:
         return f"no answer within {CONNECT_TIMEOUT_S:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
+    # The number of a gaierror is not one of the system's error numbers.
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)

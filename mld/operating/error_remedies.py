@@ -5,6 +5,7 @@ from __future__ import annotations
 from mld.core.errors import AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
 
 FORBIDDEN = ("AccessDenied", "not authorized")
+"""Parts of the messages with which AWS refuses a call for lack of a permission."""
 WRONG_NAMES = "check applicationName, tableName, regionName and dynamoDBEndpoint"
 
 

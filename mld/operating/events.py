@@ -158,6 +158,7 @@ class EventRecorder:
         new = [self._fit(event) for event in self.buffer.take()]
         if not new:
             return
+        # A quarter is enough for the page: it shows them only if the table has no history.
         self.recent = merged(self.recent, new, self.clock.wall())[-EVENTS_MAX // 4 :]
         try:
             if self.may_write() and not await self.table.append(new, makes=True):
@@ -167,7 +168,7 @@ class EventRecorder:
             log.info("events not written: %s", failure, extra={"action": "events_lost", "count": len(new)})
 
     def _fit(self, event: Event) -> Event:
-        """Return the event with this worker as its worker, if it has none, in a form that may be stored."""
+        """Return the event as it may be stored (see `fit`). If it names no worker, it gets this worker's id."""
         return fit(replace(event, worker=event.worker or self.worker_id), self.scrub)
 
 

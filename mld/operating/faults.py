@@ -88,7 +88,7 @@ class FleetFault:
 
     @property
     def declared(self) -> FaultKind:
-        """Its kind, as it is declared: faults of no other kind are made."""
+        """The declaration of the fault's kind. Every fault has a declared kind."""
         return KINDS[self.kind]
 
     @property
@@ -123,6 +123,7 @@ class Found(NamedTuple):
 
 
 Finder = Callable[[FleetSight], Iterable[Found]]
+"""A function that looks for the faults of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
         holes = _HOLE.findall(line)
         if any(bool(values[name]) is (mark == "!") for mark, name in holes):
             continue
+        # A line with a tuple is repeated for each part; any other line is yielded once.
         parts = next((found for mark, name in holes if not mark and isinstance(found := values[name], tuple)), ("",))
         for part in parts:
             yield _HOLE.sub(lambda hole, part=part: "" if hole[1] else _text(values[hole[2]], part), line)  # type: ignore[misc]

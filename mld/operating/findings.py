@@ -252,8 +252,8 @@ def table_findings(
 
 
 def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
-    """Judge the billing mode. Provisioned capacity must suffice for the renewals of all leases: three writes of each
-    lease in a lease duration.
+    """Judge the billing mode. Provisioned capacity must suffice for the renewals of all leases, three in a lease
+    duration for each, and for one more write a second.
     """
     mode = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
     if mode == "PAY_PER_REQUEST":
@@ -279,6 +279,7 @@ def rows_findings(sight: FleetSight, *, is_3x: bool = True) -> Iterator[Diagnosi
     faults = [fault for fault in general_faults(sight) if fault.declared.of_setup]
     yield from map(diagnosis, faults)
     if not faults:
+        # With the shards of the only stream (None) listed, a row of another stream would be a fault.
         listed = ", all of this stream" if None in sight.listed else ""
         yield ok("lease rows", f"{len(sight.fleet.shards)} rows{listed}")
     yield from _versions(sight.fleet, is_3x=is_3x)

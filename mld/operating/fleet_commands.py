@@ -216,7 +216,7 @@ def _look(
                 return shown(*await look())[0]
 
             if watch and output == "table" and sys.stdout.isatty():
-                await follow(listing, Console(highlight=False, markup=False, emoji=False))
+                await follow(listing, Console(highlight=False, markup=False, emoji=False))  # until Ctrl-C
             while True:
                 status, faults = await look()
                 FORMATS[output](*shown(status, faults), watch)

@@ -27,6 +27,7 @@ TIMEOUT_S = 5.0
 PAGE = "page"
 """The severity of faults that wake somebody (`mld.operating.faults`)."""
 _MARKS = {"toChild": "->", "fromChild": "<-"}
+"""The mark before a line, by its direction."""
 
 
 # --- which daemon -----------------------------------------------------------------------------------------------------
@@ -66,10 +67,10 @@ def of_daemon(command: F) -> F:
             help="Seconds within which the daemon must answer.",
         ),
     )
-    asking: Any = called
-    for option in reversed(options):
-        asking = option(asking)
-    return cast("F", asking)
+    decorated: Any = called
+    for option in reversed(options):  # as decorators are applied that stand above a function in this order
+        decorated = option(decorated)
+    return cast("F", decorated)
 
 
 def _application_of(file: str, overrides: Sequence[str]) -> tuple[str, str | None]:
@@ -165,6 +166,7 @@ def _print_line(value: dict[str, Any]) -> None:
         count = value["lost"]
         click.echo(f"-- {count} line{'' if count == 1 else 's'} left out: too many for this terminal")
     elif "line" in value:
+        # Long data in a line is shortened, and then its whole length is shown. The one byte more is the line break.
         about = [f"{value['bytes']:,} bytes"] if value["bytes"] > len(value["line"]) + 1 else []
         about += [f"{value['records']:,} records"] if value.get("records", 0) > 1 else []
         about += ["cut off"] if value.get("isCut") else []

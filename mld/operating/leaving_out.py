@@ -79,8 +79,8 @@ async def leave_out(plan_input: PlanInput, shard: str, unwanted: Unwanted, path:
 
 
 def parse_record(text: str) -> str:
-    """Return ``SEQUENCE`` or ``SEQUENCE/SUB`` without blanks and leading zeros. Raises ActRefusedError for any other
-    text.
+    """Return ``SEQUENCE`` or ``SEQUENCE/SUB`` without blanks around it, and SUB without leading zeros. Raises
+    ActRefusedError for any other text.
     """
     found = _RECORD.fullmatch(text.strip())
     if found is None or int(found["sub"] or 0) > SUB_MAX:

@@ -29,21 +29,23 @@ CHECKPOINT_DIGITS = 12
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return a listing of `shards`, the worst first. Below it are the faults that are not of a single shard in it."""
+    """Return a listing of `shards`, the worst first, with the faults of everything else below."""
     header = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
     return _shards_listing(header, status, shards, faults)
 
 
 def lag_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
-    """Return a listing of the open shards by verdict, the worst first, with the faults of the whole table below."""
+    """Return a listing of the open shards by verdict, the worst first, with the faults of everything else below."""
     return _shards_listing("stream, shard, verdict, behind>, owner, note", status, status.open_shards, faults)
 
 
 def _shards_listing(
     header: str, status: FleetStatus, shards: Sequence[ShardView], faults: Sequence[FleetFault]
 ) -> Listing:
-    """Return the listing of shards, the worst first. `header` names its columns, as for `listing_of`; each has a cell
-    in `_SHARD_CELLS`. Faults of shards that are not listed follow as lines below it.
+    """Return the listing of shards, the worst first. `header` names its columns, as for `listing_of`. The functions in
+    `_SHARD_CELLS` make the cells; the last column is always ``note``.
+
+    The note of a listed shard has the remedy for its fault. All other faults follow as lines below the listing.
     """
     cells = [_SHARD_CELLS[name] for name in header.split(", ") if name != "note"]
     remedies = {fault.shard: fault.remedy for fault in faults}

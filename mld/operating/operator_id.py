@@ -19,7 +19,7 @@ def user_name() -> str:
 
 def operator_id() -> str:
     """Return a new id for one run of one command. It contains the account's name, for other operators to see."""
-    plain = "".join(one for one in user_name() if one.isascii() and one.isalnum())[:32]
+    plain = "".join(letter for letter in user_name() if letter.isascii() and letter.isalnum())[:32]
     return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
 
 

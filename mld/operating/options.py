@@ -87,11 +87,11 @@ def with_file(*names: str, acts: bool = False, more: str = "") -> Callable[[F], 
             act_options = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}
             return command(Invocation(file, tuple(overrides), arguments, tuple(more_words), **act_options), **rest)
 
-        kind = click.UNPROCESSED if more else None
+        kind = click.UNPROCESSED if more else None  # another command line is passed on as it is
         complete = partial(complete_word, names)
         argument = click.argument("words", metavar=metavar, nargs=-1, type=kind, shell_complete=complete)
-        asking = cast("F", argument(file_option(define_option(called))))
-        return _execute(_backup(asking)) if acts else asking
+        decorated = cast("F", argument(file_option(define_option(called))))
+        return _execute(_backup(decorated)) if acts else decorated
 
     return decorate
 
@@ -112,6 +112,7 @@ def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -
 
     Raises click.UsageError.
     """
+    # If the only word is the file, the argument that the command needs is missing.
     is_file_alone = option_file is None and len(words) == len(names) and bool(names) and words[0].endswith(FILE_SUFFIX)
     if len(words) < len(names) or is_file_alone:
         raise click.UsageError(f"missing argument: {' '.join(names[len(words) - is_file_alone :])}")

@@ -20,6 +20,7 @@ from mld.operating.short_ids import names_of
 
 LOOKS_PER_LEASE = 5
 MARGIN_S = 1.0
+"""How much longer than the lease duration is watched, so that a renewal at its very end is still seen."""
 RECENT_REPORTS = 4
 """A worker without leases is watched if its report is at most this many times the reporting period old."""
 OWNERS_NAMED_MAX = 3

@@ -61,7 +61,7 @@ def open_payload(data: bytes) -> Payload:
     """
     if not data.startswith(GZIP_MAGIC):
         return Payload(data)
-    opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16 selects the format of gzip
     try:
         found = opening.decompress(data, OPENED_BYTES_MAX)
     except zlib.error as error:

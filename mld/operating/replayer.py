@@ -115,9 +115,9 @@ class Replayer:
         page = await reader.page(records_max)  # before the child starts: an unreadable span needs no child
         child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
         self._processor = processor = Processor(child, self.shard_id, self.clock, unlimited, self._checkpoint)
-        name = self.start.name
+        first = self.start.name
         self.in_hand = "initialize"
-        await processor.initialize(Initialize(self.shard_id, name.sequence, name.sub, self.stream))
+        await processor.initialize(Initialize(self.shard_id, first.sequence, first.sub, self.stream))
         while True:
             batch, is_last = await self._cut(page)
             if batch.largest is not None or self.settings.child.deliver_empty_batches:
@@ -165,7 +165,7 @@ class Replayer:
             raise ProcessorError("answered shardEnded without a successful checkpoint")
 
     async def _cut(self, page: RawPage) -> tuple[ChildBatch, bool]:
-        """Return the part of the page that is in the span, and whether the span ends within this page."""
+        """Return the part of the page that is in the span, and whether the span ends with this page or within it."""
         batch = page.after(self.start.after, self.hash_range)
         until = self.until
         if until.kind not in (PointKind.TIME, PointKind.SEQUENCE) or batch.largest is None:
@@ -175,6 +175,7 @@ class Replayer:
         if len(wanted) == len(records):
             is_last = until.position is not None and records[-1].position == until.position
             return batch, is_last
+        # After its last record, a page gives an empty batch.
         return (Part(wanted, page.millis_behind_latest) if wanted else page.after(batch.largest)), True
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
@@ -217,8 +218,8 @@ async def run_replay(
     """Replay the span from `start` to `until`, print the result, and return the exit code.
 
     `lease` is the shard's row in the lease table, if it is needed for the start or the stream's identifier. `command`
-    is the record processor; if it is empty, that of the settings. The child learns `properties_file` and `overrides` by
-    its environment. Raises MldError if the span cannot be read.
+    is the record processor's command line; if it is empty, the processor of the settings is started. The child finds
+    `properties_file` and `overrides` in its environment. Raises MldError if the span cannot be read.
     """
     settings, shard_id = shard.settings, shard.shard_id
     processor_command = list(command) or split_command(settings.child.command)

@@ -92,17 +92,18 @@ class Reset:
         """Return notes on records that are skipped, rows that are replaced, and unfinished shards whose rows are
         deleted.
         """
-        skipped = [change.key for change in changes if " forward to " in change.words]
-        forward = f"{len(skipped)} shards skip records that were not processed" if skipped else ""
+        skipping = [change.key for change in changes if " forward to " in change.words]
+        skipped_note = f"{len(skipping)} shards skip records that were not processed" if skipping else ""
         unfinished = {lease.key for lease in table.scan.leases if not lease.is_complete}
-        goes = [change.key for change in changes if change.words.startswith(ROW_GOES)]
-        unread = [key for key in goes if key in unfinished]
-        left = ""
+        deleted = [change.key for change in changes if change.words.startswith(ROW_GOES)]
+        unread = [key for key in deleted if key in unfinished]
+        unread_note = ""
         if unread and self.point.kind is not PointKind.TRIM_HORIZON:
-            left = f"{len(unread)} unfinished shards end before that place, or are read again after their parents"
+            count = len(unread)
+            unread_note = f"{count} unfinished shards end before that place, or are read again after their parents"
         foreign = finish(foreign_evidence(self.shards, table.scan.leases))
-        gone = f"all rows are replaced, because {foreign.partition(';')[0]}" if foreign else ""
-        return tuple(note for note in (gone, forward, left) if note)
+        replaced_note = f"all rows are replaced, because {foreign.partition(';')[0]}" if foreign else ""
+        return tuple(note for note in (replaced_note, skipped_note, unread_note) if note)
 
 
 async def reset_to(

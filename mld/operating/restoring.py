@@ -90,7 +90,8 @@ def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | Non
 
 
 def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
-    """Return the identifier of the stream that the properties file names; of a stream that was made again, the newest.
+    """Return the identifier of the stream that the properties file names. If that stream was made again, it has several
+    identifiers; return the newest.
 
     Raises ActRefusedError if the saved file has no lease of that stream, or if streams of several accounts have the
     name.
@@ -146,8 +147,8 @@ class Restoration:
         for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
             row = present.get(lease.key)
             if row is None:
-                change = put_back(self.saved.rows[lease.key], me)
-                changes.append(Change(f"put back at {lease.checkpoint}", change))
+                write = put_back(self.saved.rows[lease.key], me)
+                changes.append(Change(f"put back at {lease.checkpoint}", write))
             elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
                 changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
                 # An odd row is at a checkpoint that its shard never reached, so replacing the row skips nothing.

@@ -50,6 +50,7 @@ class ServiceFacts:
     command: tuple[str, ...]
     """The command line that starts the daemon, with the properties file and overrides."""
     grace_s: float
+    """Longest duration of a graceful stop, in seconds; then the daemon ends its children by force."""
     child_stop_s: float
     """Seconds between the steps that end a child process."""
     user: str | None = None
@@ -201,7 +202,7 @@ def _possible_paths(command: Sequence[str], spark: Mapping[str, str]) -> Iterato
             module = word.split(".")[0]
             if module != "mld":  # ours are installed
                 yield from (module, f"{module}.py")
-        elif not word.startswith(("/", "-")) and (before or "/" in word):
+        elif not word.startswith(("/", "-")) and (before or "/" in word):  # a program without a slash is found by PATH
             yield word
     for name in _SPARK_PATHS:
         yield from (part.rsplit(":", 1)[0].strip() for part in spark.get(PREFIX + name, "").split(","))

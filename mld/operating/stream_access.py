@@ -122,6 +122,7 @@ class SpanReader:
         self.is_at_tip = False
         """Whether the last page was read at the tip of the shard."""
         self.throttled = 0
+        """How many requests were throttled since the last answer."""
 
     async def page(self, limit: int) -> RawPage:
         """Read the next page, which may be empty, after the pause between reads.

@@ -36,7 +36,7 @@ class StreamProbe:
         shards: list[Shard] = []
         for one in settings.streams:
             alone = Examination(settings_of_one(settings, one), self._exam.file)
-            alone.factory.service_time = self._exam.factory.service_time
+            alone.factory.service_time = self._exam.factory.service_time  # the clock is judged once, by all answers
             await alone.run(StreamProbe(alone)._stream())
             self._exam.found += _under(one.name, alone.found)
             shards += alone.shards or ()

@@ -112,7 +112,7 @@ def _row_missing(sight: FleetSight) -> Iterator[Found]:
         leases = _leases_of(sight, label)
         known = {*leases, *(key.rpartition(":")[2] for key in sight.corrupt if sight.label_of(key) == label)}
         graph, lacking = ShardGraph(listed.shards), []
-        for shard in listed.shards if leases else ():
+        for shard in listed.shards if leases else ():  # a table without leases is a fault of its own, `empty`
             if shard.is_open and shard.shard_id not in known:
                 above = finish(graph.above([shard.shard_id]))
                 if not any(one in leases and not leases[one].is_complete for one in above):

@@ -79,6 +79,7 @@ def _table_younger(sight: FleetSight) -> Iterator[Found]:
 def _clocks_disagree(sight: FleetSight) -> Iterator[Found]:
     """Find workers whose clocks are wrong, as the leader sees them, or whose last sign of life is in the future."""
     off = dict({} if sight.own is None else sight.own.clocks_off)
+    # `heard_s` is negative if the worker's clock is ahead of ours.
     off |= {one.worker: -(one.heard_s or 0.0) for one in (sight.fleet.workers if sight.fleet else ()) if one.is_ahead}
     for worker, ahead_s in sorted(off.items()):
         words = f"clocks disagree: its own is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"

@@ -72,7 +72,7 @@ def general_faults(sight: FleetSight) -> list[FleetFault]:
     """Return all faults except those of single shards. A fault is left out if another fault of the same stream explains
     it (`FaultKind.hides`).
     """
-    found = [FleetFault(one.name, *each) for one in KINDS.values() for each in one.find(sight)]
+    found = [FleetFault(kind.name, *fields) for kind in KINDS.values() for fields in kind.find(sight)]
     hidden = {(name, fault.stream) for fault in found for name in fault.declared.hides}
     return [fault for fault in found if (fault.kind, fault.stream) not in hidden]
 

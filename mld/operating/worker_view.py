@@ -161,9 +161,10 @@ def _life(
     is_silent: bool,
     is_throttled: bool,
 ) -> tuple[bool | None, str | None]:
-    """Return whether a worker is alive (None: unknown), and how it ended or why that is unknown.
+    """Return whether a worker is alive (None: unknown), and in words how it ended, or why it is unknown.
 
-    `end` is when another worker found it dead, and the id of that worker.
+    `heard_at_s` is the latest time that the worker wrote, in epoch seconds; if that is too long ago, `is_silent` is
+    set. `end` is when another worker found it dead, and the id of that worker.
     """
     if heard_at_s is not None and heard_at_s - now_s > AHEAD_MAX_S:
         return None, clocks_disagree(heard_at_s - now_s)
