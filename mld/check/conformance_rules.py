@@ -86,6 +86,7 @@ class Report:
         self.reasons: dict[Rule, list[str]] = {}
         """For each rule that was observed, the reasons why it counts as broken; an empty list if it was kept."""
         self.errors_shown: list[str] = []
+        """The last lines of standard error of the first child that broke a session off."""
 
     @property
     def holds(self) -> bool:

@@ -50,6 +50,7 @@ SETTLE_S = 0.02
 such lines does so at once.
 """
 _SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
+"""The JSON schema for each `action` that a child may write."""
 
 Replies = Callable[[int], CheckpointErrorName | None]
 """A function that returns the error in the reply to the n-th checkpoint of a session, counted from 0. If it returns
@@ -105,6 +106,7 @@ class Session:
         self.ended = False
         """Whether the child's output was read to its end."""
         self.answered: list[Answered] = []
+        """The checkpoint requests that were judged so far, with their replies; not those that came too early."""
 
     # --- what a script does
 

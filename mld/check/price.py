@@ -92,7 +92,8 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     # Workers list their leases in the owner index. Those without leases read an empty page.
     listing_of_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
     listing_of_all = holders * listing_of_holder + (workers - holders) * _pages(0)
-    discovery = listing_of_all / workers * _listings_per_hour(leases, workers, rates)
+    average_listing = listing_of_all / workers
+    discovery = average_listing * _listings_per_hour(leases, workers, rates)
     scan_of_table = _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
     scanning = _looks_per_hour(leases, workers, rates) * scan_of_table
     lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT

@@ -24,7 +24,9 @@ from mld.properties.values import MetricsOutput, SchemaMode
 from mld.protocol.child_command import split_command
 
 SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")
+"""Endings of words that name a script, which must exist."""
 _SHELL_WORD = re.compile(r"[A-Za-z_]\w*=.*|cd|&&|\|\|?|;|[<>]{1,2}|.*[\"'`$].*|.*;", re.ASCII | re.DOTALL)
+"""Matches a word that only a shell understands: an assignment, `cd`, an operator, or a word with quotes or a `$`."""
 NO_SHELL = (
     "there is no shell: the line is split at spaces, without quotes, variables, cd or &&; put it into a script, and "
     "name the script"

@@ -219,6 +219,7 @@ def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
     batch: list[Datum] = []
     size = 0
     for datum in datums:
+        # In an encoded URL, a character of a value may take three bytes.
         bytes_ = _DATUM_OVERHEAD_BYTES + len(datum.name) + sum(120 + len(n) + 3 * len(v) for n, v in datum.dimensions)
         if batch and (len(batch) == DATUMS_PER_REQUEST_MAX or size + bytes_ > REQUEST_BYTES_MAX):
             yield batch

@@ -24,6 +24,7 @@ BYTES = "Bytes"
 NO_UNIT = "None"
 MILLIS_PER_SECOND = 1000.0
 S, D = MetricsLevel.SUMMARY, MetricsLevel.DETAILED
+"""Short names for long tables of metrics."""
 
 Number: TypeAlias = float | int
 Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
@@ -31,6 +32,7 @@ Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
 None means unknown, and nothing is published.
 """
 NOTHING: frozenset[Dimension] = frozenset()
+"""No dimension besides `Operation`, which every metric of KCL has."""
 
 METRIC, JAVA = "metric", "java"
 """Keys in the metadata of a field for its `Metric` and its `JavaMetric`s. A method has its `Metric` as an attribute."""

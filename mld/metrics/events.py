@@ -194,7 +194,7 @@ def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
             lines_max = 1
             kept = _without_old_lines(kept, lines_max)
         else:
-            fitting = len(kept) * PACKED_BYTES_MAX // len(packed)
+            fitting = len(kept) * PACKED_BYTES_MAX // len(packed)  # an estimate; at least one event is dropped
             kept = kept[-max(1, min(fitting, len(kept) - 1)) :]
 
 
@@ -205,7 +205,7 @@ def shortened(text: str) -> str:
     if len(text) <= TEXT_CHARACTERS_MAX:
         return text
     room = TEXT_CHARACTERS_MAX - len(CUT)
-    end = text.rfind(" ", TEXT_CHARACTERS_MAX // 3, room + 1)
+    end = text.rfind(" ", TEXT_CHARACTERS_MAX // 3, room + 1)  # not so early that little of the text is left
     return f"{text[: room if end < 0 else end].rstrip(' ,;:')}{CUT}"
 
 

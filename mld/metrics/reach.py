@@ -30,7 +30,7 @@ class TableReach:
         self._answered_at = now
         """When the latest of the answered requests was sent."""
         self._waiting_since: float | None = None
-        """When the first of those requests was sent of which none is answered yet; None if there are none."""
+        """When the first of the requests was sent that are all unanswered so far; None once one of them is answered."""
         self._failure = ""
         self._throttled_at = -math.inf
 

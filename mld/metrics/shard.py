@@ -218,7 +218,7 @@ class ShardMetrics:
         "budget",
     )
     spent_words: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
-    """For each budget that was used up, a text about it, and until when it is shown, in epoch seconds."""
+    """For each budget that was used up, a text about that, and until when the text is shown, in epoch seconds."""
     losses: int = counter(
         "mld_retention_losses_total",
         "Times that records left the stream before they were read; how many each time cannot be known.",

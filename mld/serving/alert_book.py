@@ -41,6 +41,7 @@ class AlertBook:
 
     @property
     def posted(self) -> frozenset[str]:
+        """The ids of `raised`, as the list in the lease table has them."""
         return frozenset(alert.id for alert in self._posted)
 
     def due(self, found: Collection[FleetFault], now: float) -> list[Post]:

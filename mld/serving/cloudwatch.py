@@ -101,7 +101,7 @@ class CloudWatch:
         for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
             part = datums[first : first + DATUMS_PER_REQUEST_MAX]
             self._queue.put([replace(datum, stamp_s=stamp_s) for datum in part])
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # let other tasks run: 10,000 shards have many values
         self._warn_of_dropped()
         waiting, first_of_batch = self._queue.take(), 0
         failure: MetricsError | None = None
@@ -136,7 +136,9 @@ def _is_refusal(error: MldError) -> bool:
 
 
 def _refused(error: MldError, count: int) -> MetricsError:
-    """Return the error for a request that failed: DENIED by IAM, or REFUSED, so that its `count` series are lost."""
+    """Return the error for a refused request with `count` series: of kind ``denied`` if IAM does not allow the call,
+    else ``refused``. The series are lost in both cases.
+    """
     if isinstance(error, AwsError) and error.code in DENIED:
         return MetricsError("denied", f"{error}. Allow cloudwatch:PutMetricData, or take cloudwatch out of mld.metrics")
     return MetricsError("refused", f"{error}. {count} series are lost")

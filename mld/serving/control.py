@@ -3,9 +3,9 @@
 A caller sends one line of JSON, such as ``{"ask": "status"}``. It gets one line of JSON with ``answer`` or ``error``.
 If it asked for a trace of a child's messages, more lines follow, until either side ends the connection. The server runs
 on the daemon's event loop, like the HTTP server: if the loop hangs, no answer comes. Connections, sizes and times are
-bounded, and callers that send no request or read no answer keep no command out. Only the daemon's user may connect: the
-permissions of the socket's directory (`mld.core.control_place`) keep other users out, and the caller's user id is
-checked as well. No request changes anything.
+bounded, and callers that send no request or read no answer cannot keep other callers out. Only the daemon's user may
+connect: the permissions of the socket's directory (`mld.core.control_place`) keep other users out, and the caller's
+user id is checked as well. No request changes anything.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mld.serving.control_file import claimed, inode_of
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 512  # open at the same time; beyond that, a caller that is silent makes room for the newest one
-OF_PROCESS_MAX = 16  # connections of one process, so that a program that connects without end keeps no other out
+CONNECTIONS_MAX = 512  # open at the same time; if one more comes, the one that is silent longest is ended
+OF_PROCESS_MAX = 16  # connections of one process, so that a program that connects without end cannot keep others out
 ANSWERS_MAX = 32  # answers that are made and sent at the same time
 WAIT_S = 5.0  # how long a request waits until its answer is begun
 REQUEST_BYTES_MAX = 4 * 1024
@@ -302,7 +302,7 @@ def _error(words: str) -> bytes:
 
 def _is_own(peer: SocketPeer | None) -> bool:
     """Return whether the caller is this user. Log a caller of another user."""
-    if peer is None or peer.uid == os.geteuid():
+    if peer is None or peer.uid == os.geteuid():  # None: not known; the directory admits only this user
         return True
     log.warning(
         "a caller of another user is refused", extra={"action": "control_refused", "uid": peer.uid, "pid": peer.pid}

@@ -62,6 +62,7 @@ class ControlAnswers:
         """Yield the state of this daemon and its shards, for `mld status`."""
         head = self._status.own(self._clock.monotonic() - self._started_at)
         shards = own_shards(self._status.metrics, self._status.instant())
+        # The server ends each answer with a line break itself.
         yield b"".join(await in_turns(in_pieces(head, {"shards": iter(shards)}))).rstrip()
 
     # --- transcripts --------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ PROBE_TIMEOUT_S = 1.0
 REQUEST_LINE_BYTES = 64  # how many first bytes of a request are read to see whether it asks for a probe
 ACCEPTS_PER_TURN = 32
 ACCEPT_PAUSE_S = 0.5  # pause when the system has no file handle for another connection
-PACE_S = 0.25  # for this long a request takes a place at least: by a pause after it, or at the end of its connection
+PACE_S = 0.25  # least time for which a request keeps its place: by a pause after it, or when its connection ends
 UNPACED_REQUESTS = 8  # how many first requests of a connection have no pause after them; a page needs fewer
 IDLE_TIMEOUT_S = 60.0  # between the requests of one connection
 REQUESTS_PER_CONNECTION_MAX = 1_000
@@ -155,7 +155,11 @@ class HttpServer:
         self._waiting.append((connection, peer, timer))
 
     def _is_placed(self, connection: socket.socket, peer: str) -> bool:
-        """Serve the connection at a free place. Return False if no place is free, in all or for this peer."""
+        """Serve the connection at a free place. Return False if no place is free, in all or for this peer.
+
+        Connections of a Unix socket have no address (`peer` is empty), and come from our own supervisor. They are
+        neither counted for a peer nor paced.
+        """
         taken = sum(other == peer for other in self._places.values()) if peer else 0
         if len(self._places) >= PLACES_MAX or taken >= PLACES_OF_PEER_MAX:
             return False

@@ -39,7 +39,7 @@ def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[
     for name, ones in lists.items():
         before = f',"{name}":['
         while some := list(islice(ones, SHARDS_PER_STEP)):
-            yield before + compact(some)[1:-1]
+            yield before + compact(some)[1:-1]  # without the brackets of the piece
             before = ","
-        yield "]" if before == "," else f"{before}]"
+        yield "]" if before == "," else f"{before}]"  # the beginning of an empty list is not written yet
     yield "}\n"

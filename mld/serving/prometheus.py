@@ -63,7 +63,7 @@ def exposition_steps(
         stream = me.stream if part.stream_label is None else part.stream_label
         shard_values.append(((me.application, stream, part.shard_id), [metric.read(part, at) for metric in OF_SHARD]))
     for number, metric in enumerate(OF_SHARD):
-        for start in range(0, max(1, len(shard_values)), SHARDS_AT_A_TIME):
+        for start in range(0, max(1, len(shard_values)), SHARDS_AT_A_TIME):  # once without shards, for the head
             some = [(labels, values[number]) for labels, values in shard_values[start : start + SHARDS_AT_A_TIME]]
             text = written(_family(metric, some))
             pieces.append(text if start == 0 else _HEADER.sub(b"", text))

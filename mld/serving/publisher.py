@@ -57,8 +57,10 @@ class Publisher:
         self._pause_s = rng.uniform(0.0, min(SPREAD_S_MAX, SPREAD_SHARE * period_s))
         self._stopping = asyncio.Event()
         self._failing = ""
+        """The kind of the last failure; empty while values can be sent."""
         self._running: asyncio.Task[None] | None = None
         self._begin_s = clock.wall()
+        """When the present period began, in epoch seconds."""
 
     def start(self) -> None:
         self._running = asyncio.create_task(kept_running(self.run, "publishing metrics", self._clock))
