@@ -94,6 +94,7 @@ class Report:
         return not self._missed()
 
     def _missed(self) -> list[str]:
+        """Return the labels of required rules that were broken, or not observed."""
         return [one.label for one in Rule if one.level is REQUIRED and self.verdict(one) is not RuleVerdict.PASS]
 
     def verdict(self, rule: Rule) -> RuleVerdict:

@@ -128,6 +128,7 @@ class Session:
         await self._perform(LeaseLost())
 
     async def end_shard(self) -> None:
+        """Tell the child that its shard has ended. From then on the child may checkpoint SHARD_END."""
         self.range = self.range.at_shard_end()
         await self._perform(ShardEnded())
 
@@ -165,6 +166,7 @@ class Session:
     # --- the exchange
 
     async def _perform(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> None:
+        """Send an action without records, and wait until the child has answered it."""
         await self._exchange(action.name, [self._conversation.send(action)])
 
     async def _exchange(self, action: ActionName, pieces: Iterable[bytes]) -> None:

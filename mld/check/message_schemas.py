@@ -45,5 +45,6 @@ def _schemas() -> dict[str, Mapping[str, Any]]:
 
 @cache
 def _registry() -> Registry[bool | Mapping[str, Any]]:
+    """Return the registry in which a schema finds the other schemas that it refers to."""
     registry: Registry[bool | Mapping[str, Any]] = Registry()
     return registry.with_resources((urn, DRAFT202012.create_resource(schema)) for urn, schema in _schemas().items())

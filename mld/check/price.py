@@ -139,6 +139,7 @@ def checkpoint_dollars() -> float:
 
 
 def _per_hour(period_s: float) -> float:
+    """Return how often an hour something happens that has this period."""
     return HOUR_S / period_s
 
 

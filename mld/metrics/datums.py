@@ -64,6 +64,7 @@ class Datum:
 
     @property
     def series(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Name and dimensions, which together identify a metric in CloudWatch."""
         return self.name, self.dimensions
 
 

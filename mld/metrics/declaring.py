@@ -132,6 +132,7 @@ class Operation:
     OPERATION: ClassVar = ""
 
     def __init_subclass__(cls, name: str = "") -> None:
+        """Make the subclass a dataclass, and note KCL's name of its operation."""
         cls.OPERATION = name
         dataclass(eq=False)(cls)
 

@@ -176,6 +176,7 @@ def fit(event: Event, scrub: Scrubber) -> Event:
     """Return the event without secrets and control characters, and of bounded length."""
 
     def shown(text: str) -> str:
+        """Return a text in a form that may be stored and shown."""
         return shortened(printable(scrub(text)))
 
     lines = list(map(shown, event.lines))
@@ -201,6 +202,7 @@ async def recording(
     """
 
     async def run() -> None:
+        """Note the start once the worker is initialized, then write every few seconds, until cancelled."""
         await initialized.wait()
         recorder.buffer.note(EventKind.STARTED, start)
         await kept_running(recorder.run, "recording events", recorder.clock)

@@ -125,10 +125,12 @@ class Examination:
         return answer
 
     def open_shards(self) -> int | None:
+        """Return how many of `shards` are open; None if no stream could be listed."""
         return None if self.shards is None else sum(shard.is_open for shard in self.shards)
 
 
 def _client(factory: ClientFactory, name: str) -> Any:
+    """Return a client for the service `name`, with a single connection and short timeouts."""
     return factory.create_client(
         name, read_timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S / 2, pool_connections_max=1
     )

@@ -32,6 +32,7 @@ def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _text(value: Value, part: str) -> str:
+    """Return the text for a placeholder: its value, or the present `part` of a value that is a tuple."""
     return part if isinstance(value, tuple) else str(value)
 
 

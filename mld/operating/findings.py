@@ -135,6 +135,7 @@ def is_harmless_refusal(error: MldError) -> bool:
 
 
 def is_missing(error: MldError) -> bool:
+    """Return whether a call failed because its stream, consumer or table does not exist."""
     return isinstance(error, AwsError) and error.code == MISSING_CODE
 
 

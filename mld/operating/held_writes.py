@@ -52,6 +52,7 @@ def rewrite(row: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
     removed = tuple(name for name in (*attributes, *_STALE) if name not in new)
 
     def refused(_: Lease | None) -> Lease | Refusal:
+        """Return the answer of the write if its conditions do not hold."""
         return Refusal("the row does not belong to this operator, or is being handed over")
 
     counter_step = ((rows.COUNTER, writes.ONE),)

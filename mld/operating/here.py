@@ -192,5 +192,6 @@ def _situation(value: dict[str, Any]) -> str:
 
 
 def _time(value: dict[str, Any]) -> str:
+    """Return the local time of a message, with milliseconds."""
     at = float(value["at"])
     return time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"

@@ -105,6 +105,7 @@ def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
 
 
 def _verdicts(shards: Iterable[ShardView]) -> str:
+    """Return how many shards have each verdict, in words, the worst verdict first."""
     counts = Counter(shard.verdict for shard in shards)
     return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
 
@@ -179,6 +180,7 @@ def _worker_row(worker: WorkerView, now_s: float) -> tuple[str, ...]:
 
 
 def _heard(worker: WorkerView) -> str:
+    """Return in words how long ago a worker last wrote its report or the status of a lease."""
     if worker.heard_s is None:
         return "no report"
     return "in the future" if worker.is_ahead else f"{duration(max(0.0, worker.heard_s))} ago"

@@ -83,6 +83,7 @@ class MachineProbe:
         return [ok("dead letter", f"{place.text} (a {place.kind.value}; writing there was not tried)")]
 
     def disks(self) -> list[Diagnosis]:
+        """Return a finding for each directory: whether it can be written to, and has room. Blocks the caller."""
         return [findings.disk_finding(place, room_of(place)) for place in self._places]
 
     def daemons_here(self) -> Iterator[Diagnosis]:

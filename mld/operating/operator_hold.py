@@ -63,6 +63,7 @@ class OperatorHold:
 
     @property
     def keys(self) -> frozenset[str]:
+        """Keys of the leases that this operator holds now."""
         return frozenset(self._held)
 
     async def take(self, leases: Iterable[Lease], *, by_force: bool) -> None:
@@ -119,6 +120,7 @@ class OperatorHold:
             self._noticed_at_s = self._clock.monotonic() + self._duration_s
 
     def _require_no_other_operator(self, lease: Lease) -> None:
+        """Raise ActRefusedError if another operator, which is not known to be dead, has the lease."""
         owner = lease.actual_owner
         if is_operator(owner) and owner != self.me and owner not in self._dead:
             raise ActRefusedError(_moved(lease))

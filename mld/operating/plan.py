@@ -47,6 +47,7 @@ class Change:
 
     @property
     def key(self) -> str:
+        """What the row is called in the printed plan."""
         return self.name or self.write.key
 
 

@@ -145,5 +145,6 @@ def _iso_s(text: str, kinds: Collection[PointKind]) -> float:
 
 
 def _choices(kinds: Collection[PointKind]) -> str:
+    """Return the texts that a user may write for places of these kinds, for an error message."""
     names = [_FORMS.get(kind.value, kind.value) for kind in PointKind if kind in kinds]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -98,6 +98,7 @@ def _fitting(listing: Listing, console: Console) -> Listing:
 
 
 def _line(text: str) -> Text:
+    """Return the text as one line, which is cut off at the edge of the terminal."""
     return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 

@@ -98,6 +98,7 @@ def body(payload: Payload) -> str:
 
 
 def _cut(text: str) -> str:
+    """Return the beginning of a long text, and how much more there is."""
     more = len(text) - TEXT_CHARS_MAX
     return text if more <= 0 else f"{text[:TEXT_CHARS_MAX]}\n… {more} characters more"
 
@@ -143,6 +144,7 @@ def hex_dump(data: bytes) -> str:
 
 
 def _time(epoch_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC."""
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

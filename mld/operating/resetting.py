@@ -133,6 +133,7 @@ async def resolve(app: Application, table: RawTable, point: Point, shard_name: s
     positions: dict[str, Position] = {}
 
     async def locate(shard: Shard) -> None:
+        """Find the checkpoint of one shard."""
         positions[shard.shard_id] = await _boundary(app, shard, point)
 
     await a_few_at_a_time(locate, begin)

@@ -147,11 +147,13 @@ class ShardView:
 
     @property
     def behind_s(self) -> float | None:
+        """Lag of the shard in seconds; None if its status is not fresh, or has no lag."""
         behind_ms = None if self.status is None else self.status.behind_ms
         return None if behind_ms is None else behind_ms / 1000
 
     @property
     def failing(self) -> Failing | None:
+        """The note in the row about failures of the record processor at the present checkpoint; None if none is."""
         return self.lease.failing_now
 
     @property

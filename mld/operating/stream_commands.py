@@ -126,6 +126,7 @@ def replay(invocation: Invocation, start: Point, until: Point) -> None:
     shard, file = _chosen(invocation), str(Path(invocation.file).absolute())
 
     async def replaying() -> int:
+        """Replay the span, and return the exit code."""
         needs_lease = start.kind is PointKind.CHECKPOINT or shard.stream is not None
         lease = await _lease_of(shard) if needs_lease else None
         return await run_replay(shard, start, until, lease, invocation.more, file, invocation.overrides)

@@ -84,6 +84,7 @@ class StreamProbe:
         self._exam.found.append(ok("reading", words))
 
     def _stream_params(self) -> dict[str, Any]:
+        """Return the parameters by which calls name the stream."""
         arn = self._exam.settings.stream_arn
         return {"StreamName": self._exam.settings.stream_name, **({} if arn is None else {"StreamARN": arn})}
 

@@ -30,6 +30,7 @@ class TableProbe:
         self._exam = exam
 
     async def examine(self) -> None:
+        """Examine DynamoDB itself, then the lease table, then the two other tables."""
         async with self._exam.reached("dynamodb") as service:
             await self._exam.run(self._table(service), self._legacy_tables(service))
 

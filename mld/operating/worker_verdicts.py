@@ -86,6 +86,7 @@ def _restart_needed(sight: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _disk_unwritable(sight: FleetSight) -> Iterator[Found]:
+    """Find directories to which this worker or its processor cannot write."""
     return _disks(sight, is_lost=True)
 
 
@@ -99,6 +100,7 @@ def _disk_unwritable(sight: FleetSight) -> Iterator[Found]:
     is_own=True,
 )
 def _disk_low(sight: FleetSight) -> Iterator[Found]:
+    """Find directories of this worker or its processor that will soon be full."""
     return _disks(sight, is_lost=False)
 
 

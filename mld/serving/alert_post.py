@@ -57,4 +57,5 @@ def _detail(fault: FleetFault, scrub: Scrubber) -> Mapping[str, Any]:
 
 
 def _name(name: str, scrub: Scrubber) -> str:
+    """Return a name as a post may have it: without secrets and markup, and of bounded length."""
     return foreign_chat_text(scrub(name), NAME_CHARACTERS_MAX)

@@ -268,10 +268,12 @@ async def _send_rest(
     """Send the lines after the answer, until there are no more or the caller closes its side."""
 
     async def send_all() -> None:
+        """Send all further lines."""
         async for value in answers:
             await _send(writer, value)
 
     async def until_caller_leaves() -> None:
+        """Read and drop what the caller sends, until it closes its side."""
         while await reader.read(REQUEST_BYTES_MAX):
             pass
 
@@ -287,6 +289,7 @@ async def _send_rest(
 
 
 async def _send(writer: asyncio.StreamWriter, value: Answer) -> None:
+    """Send one line. Raises TimeoutError if the caller does not read it in time."""
     writer.write(_encoded(value) + b"\n")
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
         await writer.drain()

@@ -50,6 +50,7 @@ LOOP_STEP_S = 1.0
 
 
 async def nothing_seen() -> Document:
+    """Return an account without applications; used where nobody looks for them."""
     return {"applications": [], "unseen": []}
 
 
