@@ -104,8 +104,8 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """Return how many times an hour the table is read as a whole, by all workers together. Reading each part of a large
     table once counts as one time.
 
-    The table is read for three purposes: workers look for leases that nobody renews (the failover watchers `often`, the
-    others `slowly`; `mld.fleet.assign.takeover`), the leader assigns leases (`runs`), and it audits the rows
+    The table is read for three purposes. Workers look for leases that nobody renews: the failover watchers `often`, the
+    others `slowly` (`mld.fleet.assign.takeover`). The leader assigns leases (`runs`), and it audits the rows
     (`audits`). Runs use what the failover watcher of the same worker has read. The watcher uses what runs and audits
     have read. A lone worker reads the table at each run, and between two runs once in `look_s`.
     """

@@ -4,9 +4,8 @@ An *act* is a command with `--execute` that changes the table.
 The file has lines of JSON: a header, then one row a line in DynamoDB JSON, with binary values in base64. Only the
 file's owner may read it (0600). It never replaces another file. An act changes rows only after the file is on the disk.
 
-`mld restore` keeps all rows in memory, so a file has at most `FILE_BYTES_MAX`. This is checked when a file is read,
-because a file that somebody else made must not fill the memory, and when one is written, because a larger file could
-not be restored.
+`mld restore` keeps all rows in memory, so a file has at most `FILE_BYTES_MAX`. A reader checks the size, because a file
+that somebody else made must not fill the memory. A writer checks it, because a larger file could not be restored.
 """
 
 from __future__ import annotations

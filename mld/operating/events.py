@@ -1,9 +1,9 @@
 """The history of a fleet: one row of the lease table, its reader and its writers. Rule: coordination#event-history.
 
-Every few seconds a worker adds the events that its parts have noted to the row: one small read and one write for
-several events, and none if there are none. Each writer also removes old events. A worker creates the row only if all
-workers of the fleet can cope with it; commands of operators add to the row but never create it. Events that cannot be
-written are lost.
+A worker adds the events that its parts have noted to the row, at most once in a few seconds. Each time costs one small
+read and one write, however many events there are. Each writer also removes old events. A worker creates the row only if
+all workers of the fleet can cope with it; commands of operators add to the row but never create it. Events that cannot
+be written are lost.
 """
 
 from __future__ import annotations

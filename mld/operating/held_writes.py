@@ -40,9 +40,9 @@ def put_back(row: Row, me: str) -> LeaseWrite[bool]:
 
 
 def rewrite(row: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
-    """Return the write that changes a row, which was last read as `row`, so that it looks as if it had been created as
-    `target`: with the checkpoint, parents and hash range of `target`. Attributes that belong to the row's former
-    position (`_STALE`) are removed.
+    """Return the write that turns `row`, as it was last read, into a row like a new one for `target`: with the
+    checkpoint, parents, children and hash range of `target`. Attributes that belong to the row's former position
+    (`_STALE`) are removed.
     """
     new = rows.new_row(target)
     attributes = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]

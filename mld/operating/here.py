@@ -159,8 +159,10 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print_line(value: dict[str, Any]) -> None:
-    """Print for people one value that the daemon sends: how many lines were left out, a message with its time and
-    direction, an event in words, or the situation of the shard when the tap begins.
+    """Print one value that the daemon sends, for people.
+
+    The value is one of four: the number of lines that were left out, a message with its time and direction, an event in
+    words, or, as the first value, the situation of the shard.
     """
     if "lost" in value:
         count = value["lost"]

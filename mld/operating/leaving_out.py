@@ -123,8 +123,9 @@ async def records_after(app: Application, lease: Lease, unwanted: Unwanted) -> t
     found_of: Counter[str] = Counter()  # how many user records were found, by sequence number
 
     def is_enough() -> bool:
-        """Return whether no further page has to be read: all unwanted records are found, up to their number
-        (`unwanted.count`) or past the last one (`end`), or more sequence numbers than a lease row can leave out.
+        """Return whether no further page has to be read. That is so if all unwanted records are found: as many as
+        wanted (`unwanted.count`), or the last one (`end`) and those before it. It is also so if there are more sequence
+        numbers than a lease row can leave out, because then the command is refused.
         """
         if len(found_of) > LEFT_OUT_MAX:
             return True

@@ -49,8 +49,10 @@ class ChosenShard:
     """The identifier of the stream, if the operator gave the lease key."""
 
     def is_its(self, lease: Lease) -> bool:
-        """Return whether this lease can belong to the shard. In a table of one stream the lease key is the shard id; in
-        a table of several streams the shard id, the stream and, if the file sets one, the stream's epoch must agree.
+        """Return whether this lease can belong to the shard.
+
+        In a table of one stream the lease key is the shard id. In a table of several streams the shard id and the
+        stream must agree, and the stream's epoch (when it was created), if the operator or the file gives one.
         """
         if self.stream is None or lease.stream is None:
             return lease.key == self.shard_id

@@ -105,8 +105,8 @@ class Replayer:
                 self.ended = await processor.kill()
 
     async def _drive(self) -> None:
-        """Start the child, and send it everything that a daemon sends in the life of a shard: initialize, the batches
-        of the span, and then either the end of the shard, or a shutdown followed by the loss of the lease.
+        """Start the child, and send it what a daemon sends in the life of a shard: initialize, then the batches of the
+        span. At the end of the shard shardEnded follows, otherwise shutdownRequested and leaseLost.
         """
         key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
         records_max = self.settings.reader.records_max

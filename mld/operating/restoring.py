@@ -178,10 +178,11 @@ class Restoration:
         return shard is not None and oddity(shard, row) is not None
 
     def _newer(self, present: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Return the keys of the `present` rows of the table that the file lacks: first those of the rows to delete,
-        then those of the rows to keep; each oldest first.
+        """Return the keys of rows that the table has (`present`) and the file lacks: those to delete and those to keep,
+        each sorted by shard id.
 
-        A row is deleted if its shard descends from one that the file has as unfinished, because it is read again later.
+        A row is deleted if its shard descends from one that is unfinished in the file. That shard is read again, and at
+        its end the rows of its children are created anew.
         """
         unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
         below = finish(self.graph.below(unfinished))

@@ -65,9 +65,8 @@ class SpanStart:
 
 
 def span_start(point: Point, shard_id: str, lease: Lease | None, initial: InitialPosition) -> SpanStart:
-    """Return the start for the place `point`: the starting point for which Kinesis is asked, the position up to which
-    records are dropped, and the position that a record processor is told. Only ``checkpoint`` needs `lease`. Raises
-    SpanError.
+    """Return where the reading of a shard starts if an operator names the place `point`. Only the place ``checkpoint``
+    needs `lease`. Raises SpanError.
     """
     match point.kind:
         case PointKind.TRIM_HORIZON:

@@ -8,11 +8,11 @@ there is one. The default of the field means *not known*.
 it with `@kind(name, severity, meaning, first, runbook)`. It yields a `Found` for each subject, with words and the
 remedy, in which file and shard are filled in. `FaultKind` describes the other things that can be declared.
 
-Everything else follows from the declaration: notes and exit codes of `mld lag`, `leases`, `workers` and `status`, a
-line of `mld doctor`, the page, `mld_faults{kind=…}`, an alert with its runbook (generated, unless
-`templates/alerts.yaml` has a rule with the name in `alert`), the notifier, and with `probe` a failing probe. Tests
-require the heading in docs/use/operations.md and a row in the table of docs/use/status-page.md. A fleet without faults
-is called green.
+Everything else follows from the declaration. The fault is in the notes and exit codes of `mld lag`, `leases`,
+`workers` and `status`, in `mld doctor`, on the status page, in `mld_faults{kind=…}` and in posts of the notifier. An
+alert with its runbook is generated, unless `templates/alerts.yaml` has a rule with the name in `alert`. With `probe`,
+that probe fails. Tests require the heading in docs/use/operations.md and a row in the table of
+docs/use/status-page.md. A fleet without faults is called green.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def worker_steps(
 ) -> Steps[tuple[WorkerView, ...]]:
     """Return the views of all workers that report, own a lease, or have been found dead lately, sorted by their ids.
 
-    `heard` has the latest time that a worker wrote, `silent` the workers whose latest time is too old, and `ends` when
-    each dead worker was found dead, and by which worker.
+    `heard` has the latest time that each worker wrote, in epoch seconds. `silent` are the workers for which that is too
+    long ago. `ends` has for each dead worker when it was found dead, and by which worker.
     """
     shards_of: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
     open_count = 0

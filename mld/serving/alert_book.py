@@ -24,9 +24,10 @@ class AlertBook:
     """Keeps the faults that were posted and have not ended, and faults that will be posted if they last."""
 
     def __init__(self, posted: Iterable[str]) -> None:
-        """Make a book from the ids of faults that were posted before. Ids that are not of any fault are left out:
-        otherwise anybody who can write to the table could make this worker announce the end of a fault that never
-        existed.
+        """Make a book from the ids of faults that were posted before.
+
+        Ids of unknown kinds of faults are left out: another version of mld may have written them, or anybody else who
+        can write to the table.
         """
         self._posted = {fault for name in posted if (fault := FleetFault.known_as(name)) is not None}
         self._since: dict[FleetFault, float] = {}

@@ -70,7 +70,9 @@ class ControlServer:
         self._waiting = 0
         """How many requests wait until fewer than `ANSWERS_MAX` answers are made and sent."""
         self._unread: dict[asyncio.Timeout, float] = {}
-        """The time limits of the answers that are being sent, the oldest first, and when each is `UNREAD_S` old."""
+        """The time limits of the answers that are being sent, the oldest first, and when each answer was sent for
+        `UNREAD_S` (in the loop's time).
+        """
 
     async def start(self, place: ControlPlace, *, is_named: bool) -> str:
         """Listen at `place`, and return its path. If a socket is there already, replace it only if no process answers.
@@ -195,8 +197,8 @@ class ControlServer:
     async def _until_free(self) -> None:
         """Wait until fewer than ANSWERS_MAX answers are made and sent, and count the caller's as one of them.
 
-        The oldest answer that its caller does not read is given up for it. Raises RequestRefused if that takes too
-        long.
+        To make room, the oldest answer that is being sent gets a shorter time limit: it is given up UNREAD_S after its
+        start. Raises RequestRefused if there is no room within WAIT_S.
         """
         while self._free.locked() and self._unread:
             limit = next(iter(self._unread))

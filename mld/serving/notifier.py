@@ -2,10 +2,10 @@
 
 The faults are those that pages and commands show (`operating.verdicts`). One worker of the fleet posts for all: it
 looks once a minute, and posts faults that have lasted for a while. The lease table keeps the list of posted faults, so
-that another worker can take over. While the table is out of reach, no other worker can be chosen; so the worker that
-was posting for the fleet also posts that the table is out of reach, and later that this is over. Faults that only one
-worker can know, such as a full disk, are posted by that worker itself, which forgets them when it ends. A post that
-fails is tried again after the next look, as long as the fault lasts.
+that another worker can take over. While the table is out of reach, no other worker can be chosen. So the worker that
+was posting for the fleet also posts that the table is out of reach, and later that it is in reach again. Faults that
+only one worker can know, such as a full disk, are posted by that worker itself, which forgets them when it ends. A post
+that fails is tried again after the next look, as long as the fault lasts.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class Notifier:
     def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[FleetFault]:
         """Return the faults of the fleet that count as present now. `trouble` is why the table cannot be read.
 
-        If the table can be read and this worker posts for the fleet, these are the faults of `fleet`.
-        Otherwise they are the faults that were posted before, so that no new fault and no end of one is posted; except
-        that the fault `TABLE`, that the table cannot be read, is present exactly as long as `trouble` lasts.
+        If the table can be read and this worker posts for the fleet, these are the faults of `fleet`. Otherwise they
+        are the faults that were posted before, so that nothing new is posted and no end. One fault is treated
+        differently: `TABLE`, which means that the table cannot be read, is present exactly as long as `trouble` lasts.
         """
         if trouble is None and self.speaks():
             return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not fault.declared.is_own}

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 LAST_SEND_S = 5.0  # a stop waits at most this long until the last values are sent
 SPREAD_S_MAX = 10.0
 SPREAD_SHARE = 1 / 6
-"""All workers take their values at the same moment, so each waits before it sends them: a random pause of at most this
+"""All workers take their values at the same moment. So each waits at random before it sends them, for at most this
 share of the period, and at most SPREAD_S_MAX.
 """
 
