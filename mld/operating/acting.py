@@ -66,9 +66,11 @@ def act(command: str, invocation: Invocation, planner: Planner) -> NoReturn:
             plan = planned if isinstance(planned, ActPlan) else await planned
 
             def save() -> Path:
+                """Save the rows as they were read."""
                 return save_rows(command, settings, table.rows, reader.clock.wall(), invocation.backup_file)
 
             async def write(report: Report) -> Sequence[Outcome]:
+                """Write the changes, and add the act to the history."""
                 outcomes = await carry_out(plan, reader.table_of, reader.clock, report=report)
                 await note_act(reader.calls, reader.clock, plan, outcomes)
                 return outcomes

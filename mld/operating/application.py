@@ -307,9 +307,11 @@ async def act_on(
         plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
 
     def save() -> Path:
+        """Save the rows as they were read."""
         return save_rows(command, app.settings, observed.table.rows, app.clock.wall(), invocation.backup_file)
 
     async def write(report: Report) -> Sequence[Outcome]:
+        """Take the leases, write the changes, give the leases back, and add the act to the history."""
         outcomes = await app.carry_out(planner, report, observed, stop_fleet=stop_fleet)
         await note_act(app.calls, app.clock, plan, outcomes)
         return outcomes

@@ -198,12 +198,10 @@ def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
     `name` is the stream's label, name or identifier (`ACCOUNT:NAME:EPOCH`). In a table of one stream the shards have no
     label (it is None), so there the result is None, too.
     """
-    labels = {shard.label for shard in status.shards}
-    if name not in labels:
+    labels: set[str | None] = {name}
+    if all(shard.label != name for shard in status.shards):
         ids = {shard.lease.stream: shard.label for shard in status.shards if shard.lease.stream is not None}
         labels = {label for stream, label in ids.items() if name in (stream, stream.split(":")[1])}
-    else:
-        labels = {name}
     shards = tuple(shard for shard in status.shards if shard.label in labels)
     if not shards or None in labels:
         return None

@@ -34,6 +34,7 @@ def _print(text: str) -> NoReturn:
     """Print a generated file, and end the process."""
 
     def printing() -> int:
+        """Print the text. Errors of the output, such as a closed pipe, are handled by `finish`."""
         click.echo(text)
         return EXIT_OK
 

@@ -83,9 +83,11 @@ async def make_room_for_2x(app: Application, invocation: Invocation) -> int:
         )
 
     def save() -> Path:
+        """Save the rows as they were read."""
         return save_rows("mld leave-3x", app.settings, observed.table.rows, app.clock.wall(), invocation.backup_file)
 
     async def write(report: Report) -> Sequence[Outcome]:
+        """Write the changes. No event is noted, because the row of the history is removed, too."""
         return await carry_out(plan, table_of, app.clock, report=report)
 
     return await perform(plan, invocation, save, write, lambda: _require_none_of_3x(app, observed))

@@ -84,7 +84,7 @@ def with_file(*names: str, acts: bool = False, more: str = "") -> Callable[[F], 
             """Call the command with its file, arguments and options in one `Invocation`."""
             first_words, more_words = (words, ()) if not more else _split(words, option_file, len(names))
             file, arguments = file_and_words(first_words, option_file, *names)
-            act_options = {name: rest.pop(name) for name in ("execute", "backup_file") if acts}
+            act_options = {name: rest.pop(name) for name in ("execute", "backup_file")} if acts else {}
             return command(Invocation(file, tuple(overrides), arguments, tuple(more_words), **act_options), **rest)
 
         kind = click.UNPROCESSED if more else None  # another command line is passed on as it is

@@ -62,7 +62,11 @@ _BY_ACTIVITY: Mapping[str, Verdict] = {
 
 
 def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owner_dead: bool) -> Verdict:
-    """Return the verdict on a shard. `status` is its status if that is fresh, else None."""
+    """Return the verdict on a shard. `status` is its status if that is fresh, else None.
+
+    If several verdicts apply, the one that explains the others counts: a shard that has no owner, or is paused, or
+    fails, lags for that reason.
+    """
     if lease.is_complete:
         return Verdict.ENDED
     if lease.actual_owner is None or is_owner_dead:

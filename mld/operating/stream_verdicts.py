@@ -44,7 +44,7 @@ def _foreign(sight: FleetSight) -> Iterator[Found]:
         leases = _leases_of(sight, label)
         why = finish(foreign_evidence(listed.shards, tuple(leases.values())))
         if why is not None:
-            words, _, remedy = why.partition("; ")
+            words, _, remedy = why.partition("; ")  # the remedy comes after the semicolon
             yield Found(label or "lease table", words, remedy, stream=label)
         elif leases and listed.shards and not leases.keys() & {shard.shard_id for shard in listed.shards}:
             remedy = (
@@ -71,7 +71,7 @@ def _odd(sight: FleetSight) -> Iterator[Found]:
         for shard in listed.shards:
             lease = leases.get(shard.shard_id)
             if lease is not None and (why := oddity(shard, lease)) is not None:
-                words, _, remedy = why.partition("; ")
+                words, _, remedy = why.partition("; ")  # the remedy comes after the semicolon
                 yield Found(shard.shard_id, words, remedy, stream=label)
 
 

@@ -186,7 +186,7 @@ class ControlServer:
                 value, is_answered = await _first(answers)
                 await self._send_soon(writer, value)
             finally:
-                self._free.release()
+                self._free.release()  # acquired by `_until_free`
             if is_answered:
                 self._streaming[task] = None
                 try:

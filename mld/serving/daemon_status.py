@@ -105,7 +105,8 @@ class DaemonStatus:
             self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
             self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
             if now - sampled_at >= LOOK_PERIOD_S:
-                sampled_at, self.metrics.worker.spark = now, self.spark_figures()
+                sampled_at = now
+                self.metrics.worker.spark = self.spark_figures()
                 for part in self.metrics.shards.values():
                     part.sample(now)
                 faults = await in_turns(own_faults_steps(self._own(), self._own_views(), self.file), self.clock)

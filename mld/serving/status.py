@@ -127,6 +127,7 @@ class StatusView:
                 yield _own_only(part, self.at, me)
             return
         for view in self.fleet.shards:
+            # If the row shows no owner, it was read before this worker took the lease.
             held = own.get(view.key) if view.owner in (me, None) else None
             if held is None or view.verdict is Verdict.ENDED:
                 yield _of_table(view, self.at.wall_s, self._remedy(view))

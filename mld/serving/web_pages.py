@@ -121,13 +121,16 @@ def unlisted(why: str) -> Document:
 async def exposed(
     question: Question, shared: SharedAnswers, make: Callable[[str], Awaitable[HttpAnswer]]
 ) -> HttpAnswer:
-    """Return the metrics, which `make` writes in the format that the scraper's `Accept` header prefers."""
+    """Return the metrics, which `make` writes in the format that the scraper's `Accept` header prefers. Scrapers that
+    get the same format at about the same time share an answer, which `shared` keeps.
+    """
     try:
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         return text_answer(501, f"install the extra: {pip_install('metrics')}")
     accept = question.headers.get("accept", "")
-    return await shared.answer(choose_encoder(accept)[1], partial(make, accept))
+    _, content_type = choose_encoder(accept)
+    return await shared.answer(content_type, partial(make, accept))
 
 
 def probed(why_not: str | None) -> HttpAnswer:
