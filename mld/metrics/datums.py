@@ -31,6 +31,7 @@ EARLY_S = 0.1
 
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"
+"""The value of `metricsEnabledDimensions` that means all dimensions."""
 _VALUE_MAX = 2.0**360
 """Largest value that CloudWatch takes. It refuses the whole request if one value is larger, or is not a number."""
 

@@ -98,6 +98,7 @@ class Dimension(Enum):
 SHARD = frozenset({Dimension.SHARD, Dimension.STREAM})
 STREAM = frozenset({Dimension.STREAM})
 WORKER = frozenset({Dimension.WORKER})
+"""The dimensions of metrics of a shard, of a stream, and of a worker."""
 
 
 @dataclass(frozen=True, slots=True)

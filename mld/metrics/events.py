@@ -19,6 +19,7 @@ from mld.core.stream_ids import shard_of_key
 
 EVENTS_MAX = 200
 KEPT_S = 7 * 86_400.0
+"""How many events the row keeps at most, and for how long."""
 PACKED_BYTES_MAX = 4_000
 """Longest content of the row: it costs four write units, or one read unit."""
 COMPRESSED_CHARACTERS_MAX = 40_000
@@ -32,6 +33,7 @@ dropped.
 """
 TEXT_CHARACTERS_MAX = 200
 CUT = " …"
+"""The end of a text that was cut."""
 TIME_S_MAX = 253_402_300_799  # the end of the year 9999
 LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
 """How many of a record processor's last lines an event keeps, and how many of their characters. This is enough for a
@@ -215,6 +217,7 @@ def _characters(event: Event) -> int:
 
 
 pack = at_once(pack_steps)
+"""`pack_steps`, computed in one go."""
 
 
 def unpack(packed: bytes) -> tuple[Event, ...]:

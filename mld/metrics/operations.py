@@ -29,6 +29,7 @@ from mld.metrics.declaring import (
 from mld.metrics.instruments import Calls, Spread
 
 BY_NUMBER = "SEQUENCE_NUMBER"
+"""KCL's word for a checkpoint that is a sequence number, in names of metrics."""
 BORN_AT = ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "SHARD_END", BY_NUMBER)
 """The kinds of checkpoints with which a lease may be created."""
 

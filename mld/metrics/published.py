@@ -22,12 +22,14 @@ OF_SHARD: tuple[Metric, ...] = tuple(metrics_of(ShardMetrics, "shard"))
 """Metrics of Prometheus for each shard, read from its `ShardMetrics`."""
 
 JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
+"""Instruments of each shard that have names of KCL."""
 JAVA_METRICS: tuple[JavaMetric, ...] = (
     *(metric for one in JAVA_OF_SHARD for metric in one.metrics),
     *(metric for _, ones in OPERATIONS for one in ones for metric in one.metrics),
 )
 """All metric names of KCL that are published."""
 JAVA_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}
+"""These metrics by their operation and name."""
 
 OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(Metrics),

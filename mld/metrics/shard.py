@@ -549,3 +549,4 @@ class ShardMetrics:
 
 
 _ANSWERED = (FetchResult.RECORDS, FetchResult.EMPTY)
+"""Results of reads that Kinesis has answered with a page."""

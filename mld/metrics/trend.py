@@ -10,9 +10,11 @@ import string
 TREND_STEP_S, TREND_STEPS = 120, 30
 """Seconds of a step, and number of steps: a row holds the lag of the last hour."""
 NO_LAG = "-"
+"""The letter of a step in which no lag was known."""
 LAG_LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 """Letters in the order of their codes, so that a greater letter means a greater lag. "0" means less than a second."""
 LEVELS_PER_DOUBLING = 3
+"""The letter for a lag that is twice as large comes this many letters later."""
 
 
 class Trend:

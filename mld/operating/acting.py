@@ -32,6 +32,7 @@ from mld.operating.table_access import Report, carry_out, read_table
 from mld.properties.printable import printable
 
 DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
+"""Printed if a command with --execute is interrupted, or its output is closed."""
 
 Writing: TypeAlias = Callable[[Report], Awaitable[Sequence[Outcome]]]
 """A function that writes the changes, reports the outcome of each as soon as it is known, and returns all outcomes."""

@@ -48,6 +48,7 @@ from mld.shards.identity import foreign_evidence
 
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
+"""Attempts to list the shards, and the pause between two, until the list is complete (`Application.open_at`)."""
 ROUNDS_MAX = 4
 """How many times the table is read and written again, if rows were added or changed meanwhile. After that the command
 gives up.

@@ -16,6 +16,7 @@ from mld.core.terminal import (
 COMPLETION_S = 3.0
 FILE_SUFFIX = ".properties"
 SHARD, WORKER = "SHARD", "WORKER"
+"""Names of the arguments for which the table has the possible words."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+%,=-]*", re.ASCII)
 """Matches a name that is safe to offer: a shell reads it as one plain word, and a command does not read it as an
 option. A shell inserts an offered word without quoting it, and a row may name a shard or worker `$(reboot)` or

@@ -49,9 +49,11 @@ WRITE_PERIOD_S = 5.0
 ATTEMPTS_MAX = 4
 """Attempts to write, because other workers write the same row; each attempt reads the row again."""
 PAUSE_S_MAX = 0.5
+"""Longest random pause before another attempt."""
 LAST_WRITE_S = 1.0
 """How long a daemon that ends waits for the write of its last events."""
 ALERTS_MAX = 200
+"""How many raised alerts the row lists at most."""
 
 _EVENTS = OwnAttribute(
     "events", "B", lambda found: unpack(own_attribute.binary(found)), pack((Event(EventKind.ENDED, at_s=1),))

@@ -190,6 +190,7 @@ def fleet_status_steps(
 
 
 fleet_status = at_once(fleet_status_steps)
+"""`fleet_status_steps`, computed in one go."""
 
 
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:

@@ -36,6 +36,7 @@ from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 
 _RECORD = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
+"""Matches ``SEQUENCE`` or ``SEQUENCE/SUB``."""
 
 RECORDS_SHOWN = 20
 

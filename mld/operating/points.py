@@ -24,6 +24,7 @@ _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _AGO = re.compile(
     "".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit in _UNITS_S) + r"(?:\s*ago)?", re.ASCII | re.IGNORECASE
 )
+"""Matches how long ago, such as ``1h30m`` or ``90s ago``; but also a text without any number."""
 _EPOCH = re.compile(rf"[0-9]{{1,{EPOCH_DIGITS_MAX}}}(?:\.[0-9]+)?", re.ASCII)
 _SEQUENCE = re.compile(rf"(?P<sequence>[0-9]{{1,{SEQUENCE_DIGITS_MAX}}})(?:/(?P<sub>[0-9]{{1,19}}))?", re.ASCII)
 _FORMS = {

@@ -32,8 +32,11 @@ CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
 """Matches the names of programs that do not compile code while they run."""
 _HOMES = ("/home", "/root", "/run/user")
+"""Directories that the unit hides from the service, unless it needs a file in them."""
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+"""Matches a reference to an environment variable, ``${NAME}``; not ``$${NAME}``, which stands for itself."""
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
+"""Matches a reference to a file in $CREDENTIALS_DIRECTORY, where systemd puts secrets."""
 _SPARK_DIRECTORIES = ("deadLetter", "spool")
 """Settings of Spark that name a directory to which it writes."""
 _SPARK_PATHS = ("pipeline", "files")

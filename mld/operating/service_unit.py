@@ -16,6 +16,7 @@ from mld.properties.printable import printable
 STOP_MARGIN_S = 15.0
 """Time after the grace period, for giving leases back (5 s) and cleaning up after the last worker (10 s)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+"""Matches a word that needs no quotes in a unit."""
 
 
 def unit(service: ServiceFacts) -> str:

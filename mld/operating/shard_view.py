@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mld.metrics.shard import ShardMetrics
 
 RENEWALS_UNTIL_UNKNOWN = 2
+"""A status in a row that is older than this many renewals counts as unknown."""
 LAG_MAX_S = 60.0
 """A shard that is further behind than this is lagging, unless the operator gives another limit."""
 THROTTLED = "the lease table is throttled"
@@ -54,11 +55,13 @@ class Verdict(Enum):
 RANKS: Mapping[str, int] = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
 """Rank of each verdict, by its word; 0 is the worst."""
 TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
+"""Verdicts on shards that an operator should look at."""
 _BY_ACTIVITY: Mapping[str, Verdict] = {
     ShardActivity.UNREADABLE.value: Verdict.UNREADABLE,
     ShardActivity.PARKED.value: Verdict.PARKED,
     ShardActivity.FAILING.value: Verdict.FAILING,
 }
+"""Verdicts that follow from the activity in a status alone."""
 
 
 def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owner_dead: bool) -> Verdict:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 NAMED_MAX = 5
 _SHARD_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 _SHARD_ID = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
+"""Matches an id with twelve digits, as Kinesis makes it, and its number, of which `shard_id_of` makes the id again."""
 _UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.ASCII)
 
 

@@ -18,6 +18,7 @@ from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, ra
 
 THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2
+"""Attempts to write a row while the table is throttled, and the first pause; each later one is twice as long."""
 SCAN_TIMEOUT_S = 20.0
 READ_AGAIN_S = (0.5, 1.0, 2.0)
 """Pauses before another attempt to read a page of the table."""

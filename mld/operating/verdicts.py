@@ -78,6 +78,7 @@ def general_faults(sight: FleetSight) -> list[FleetFault]:
 
 
 faults_of = at_once(faults_steps)
+"""`faults_steps`, computed in one go."""
 
 
 def all_kinds() -> Sequence[FaultKind]:

@@ -46,6 +46,7 @@ from mld.serving.status import StatusView
 LOOK_PERIOD_S = 5.0
 SILENCE = f"{THROTTLED}: silent workers may be alive, and figures of other workers may be old"
 LOOP = "event loop"
+"""Name of the event loop among the loops that `Progress` watches."""
 LOOP_STEP_S = 1.0
 
 

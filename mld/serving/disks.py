@@ -23,6 +23,7 @@ checked again only once that check has ended.
 """
 
 LookAt = Callable[[DiskPlace], Awaitable[DiskRoom]]
+"""A function that checks one directory."""
 
 
 @contextmanager

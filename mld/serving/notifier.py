@@ -37,9 +37,11 @@ POSTS_MAX = 10
 """How many posts follow one look at most, that is, in one minute."""
 ATTEMPTS_MAX = 3
 PAUSES_S = (2.0, 8.0)
+"""Attempts to send one post, and the pauses between them."""
 POST_TIMEOUT_S = 10.0
 
 TABLE = FleetFault("table", "lease table")
+"""The fault that the tables cannot be read."""
 
 Look = Callable[[], Awaitable[tuple[FleetStatus | None, str | None]]]
 """A function that returns the fleet, and the reason if its tables could not be read."""

@@ -25,7 +25,9 @@ from mld.metrics.published import OF_SHARD, OF_WORKER
 from mld.metrics.registry import Metrics
 
 _COMMON = ("application", "stream")
+"""Labels that every metric has."""
 WORKER = "worker"
+"""The label that tells the workers of a group apart."""
 _HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)
 END = b"# EOF\n"
 """Last line of a text in the OpenMetrics format."""
