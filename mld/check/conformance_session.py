@@ -118,6 +118,7 @@ class Session:
         for record in records:
             place = Position(record.sequence_number, record.sub_sequence_number)
             self.range = self.range.deliver(place, place)
+        # The codec writes a batch in pieces; the conversation only has to know that the action begins.
         self._conversation.begin(ActionName.PROCESS_RECORDS)
         await self._exchange(ActionName.PROCESS_RECORDS, codec.encode_process_records(records, millis_behind_latest))
 

@@ -172,10 +172,10 @@ def kind(
     is_own: bool = False,
     ends: bool = True,
 ) -> Callable[[Finder], Finder]:
-    """Declare a kind of fault; the decorated generator finds faults of it. The arguments are the fields of `FaultKind`,
-    which describes them: for example, `first` is what to do first, `hold_s` is how long a fault must last before an
-    alert is sent, and `hides` are kinds that this one explains, so that they are not shown with it. `alert` defaults to
-    a name made of `name`.
+    """Declare a kind of fault; the decorated generator finds the faults of that kind.
+
+    The arguments are the fields of `FaultKind`, which describes each. `alert` defaults to a name made of `name`:
+    ``MldDiskLow`` for the kind ``disk-low``.
     """
 
     def declare(find: Finder) -> Finder:

@@ -199,6 +199,7 @@ def own_view(own: ShardMetrics, worker: str, wall_s: float, lag_max_s: float) ->
     """Return the view of a shard whose lease this worker holds itself, made from its own metrics without the row."""
     view = view_without_row(own, worker, wall_s)
     is_paused = own.activity_at(wall_s) is ShardActivity.PAUSED
+    # The row has the reason for the pause, but the verdict needs only that there is one.
     paused = replace(view, lease=replace(view.lease, paused="by an operator")) if is_paused else view
     return known_here(paused, own, wall_s, lag_max_s)
 

@@ -99,8 +99,8 @@ class Notifier:
         """Return the faults of the fleet that count as present now. `trouble` is why the table cannot be read.
 
         If the table can be read and this worker posts for the fleet, these are the faults of `fleet`. Otherwise they
-        are the faults that were posted before, so that nothing new is posted and no end. One fault is treated
-        differently: `TABLE`, which means that the table cannot be read, is present exactly as long as `trouble` lasts.
+        are the faults that were posted before, so that neither a new fault nor an end is posted. Only `TABLE`, the
+        fault that the table cannot be read, is present exactly as long as `trouble` lasts.
         """
         if trouble is None and self.speaks():
             return {fault for fault in faults_of(replace(self.own(), fleet=fleet)) if not fault.declared.is_own}
