@@ -62,7 +62,7 @@ async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, pla
         raise ActRefusedError(f"shard {shard.shard_id} has no record {place.sequence} (any more); {found_instead}")
     if place.sub:
         return Position(place.sequence, place.sub - 1)  # the user record before it, in the same aggregate
-    arrival_s = (page.first_arrival_ms or 0) / 1000
+    arrival_s = (page.first_arrival_ms or 0) / 1000  # only says where to begin to read: arrivals may be out of order
     return await _last_before(streams, clock, shard.shard_id, place.sequence, arrival_s, by_time=False)
 
 

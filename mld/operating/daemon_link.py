@@ -217,6 +217,7 @@ def _is_alive(place: ControlPlace) -> bool:
 def _is_wanted(link: DaemonLink, wanted: WantedDaemon) -> bool:
     """Return whether the daemon has the wanted pid and worker id, as far as these are given."""
     try:
+        # The system knows the pid, so that a daemon that hangs can be chosen, too.
         if wanted.worker is None and link.pid() == wanted.pid:
             return True
         who = link.ask("who")

@@ -210,10 +210,11 @@ def of_shards(
     alert: str = "",
     hold_s: float | None = HOLD_S,
 ) -> Callable[[ShardJudge], ShardJudge]:
-    """Declare a kind of fault that a single open shard has. `name` is the word of a `shard_view.Verdict`, or ``untold``
-    for a shard of which its worker reports nothing. The other arguments are the fields of `FaultKind`. The decorated
-    function gets all that is known of the fleet, and the shard; it returns what is wrong in words, and the remedy. The
-    kind has no finder of its own: `verdicts.fault_of` looks up the kind by the verdict of each shard.
+    """Declare a kind of fault that a single open shard has.
+
+    `name` is the word of a `shard_view.Verdict`, or ``untold`` for a shard of which its worker reports nothing. The
+    other arguments are the fields of `FaultKind`. The decorated function is a `ShardJudge`. The kind has no finder of
+    its own: `verdicts.fault_of` looks up the kind by the verdict of each shard.
     """
 
     def declare(judge: ShardJudge) -> ShardJudge:

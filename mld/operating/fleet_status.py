@@ -139,6 +139,7 @@ def fleet_status_steps(
     known = labels or {}
 
     def label_of(lease: Lease) -> str | None:
+        """Return the label of the lease's stream; None if the lease names no stream."""
         return None if lease.stream is None else known.get(lease.stream, lease.stream)
 
     rows = yield from in_order(leases, key=lambda lease: (label_of(lease) or "", id_order(lease.shard_id)))

@@ -145,6 +145,7 @@ def streams_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> L
 def workers_listing(status: FleetStatus, faults: Sequence[FleetFault] = ()) -> Listing:
     """Return a listing of the workers, with the faults below."""
     header = "worker, kind, where, up>, leases>, share>, CPU>, furthest behind>, last heard>, note"
+    # A worker without a report that has written into a row counts as alive: it needs no `why`.
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
     workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")

@@ -165,8 +165,8 @@ def _refuse_secrets(overrides: Sequence[str], secrets: Sequence[str]) -> None:
     """Raise UnitRefused if an override has a secret in it."""
     for text in overrides:
         name = text.partition("=")[0].strip()
-        holds = any(len(secret) >= SECRET_CHARACTERS_MIN and secret in text for secret in secrets)
-        if holds or (is_secret_key(name) and not has_reference(text)):
+        has_secret = any(len(secret) >= SECRET_CHARACTERS_MIN and secret in text for secret in secrets)
+        if has_secret or (is_secret_key(name) and not has_reference(text)):
             raise UnitRefused(
                 f"-D {name} would put a secret into the unit and on a command line, which every user can read; "
                 "write it into the properties file, as ${file:${CREDENTIALS_DIRECTORY}/NAME}"

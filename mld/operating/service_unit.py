@@ -27,6 +27,7 @@ def unit(service: ServiceFacts) -> str:
     values: dict[str, Value] = {
         "name": service.name,
         "stream": _literal(service.stream),
+        # A single $ begins a variable in a command line of systemd.
         "command": " ".join(_word(word).replace("$", "$$") for word in service.command),
         "user": service.user and _literal(service.user),
         "group": service.user and _literal(service.group or service.user),
@@ -37,6 +38,7 @@ def unit(service: ServiceFacts) -> str:
         "variables": ", ".join(service.variables),
         "credentials": tuple(_word(f"{name}:/etc/mld/{name}") for name in service.credentials),
         "grace": f"{service.grace_s:g}",
+        # A child is waited for twice: after the end of its input, and after SIGTERM.
         "stop": str(math.ceil(service.grace_s + 2 * service.child_stop_s + STOP_MARGIN_S)),
         "writable": " ".join(map(_word, service.writable)),
         "is_in_home": service.is_in_home,

@@ -234,6 +234,7 @@ def _why(
         case Verdict.FAILING if lease.failing_now is not None:
             words = f"failed {lease.failing_now.failures} times without a checkpoint"
             return words if status is None or status.why is None else f"{words}, {status.why}"
+    # The verdicts that are left: unreadable, parked, stalled, and failing without a note in the row.
     return "the log of its worker says why" if status is None or status.why is None else status.why
 
 

@@ -71,7 +71,7 @@ async def publishing(settings: Settings, metrics: Metrics, factory: ClientFactor
     metrics.is_published = True
     async with AsyncExitStack() as stack:
         stack.push_async_callback(service.close)
-        stack.push_async_callback(publisher.close)
+        stack.push_async_callback(publisher.close)  # called first: it sends the remaining values
         publisher.start()
         yield
 

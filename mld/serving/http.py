@@ -236,7 +236,7 @@ class HttpServer:
                 async with asyncio.timeout(timeout_s):
                     request = await next_request(connection, reader)
             except h11.RemoteProtocolError as error:
-                if connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                if connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:  # else h11 lets us send no answer any more
                     await send_answer(
                         connection, writer, text_answer(error.error_status_hint, "bad request"), close=True
                     )

@@ -39,7 +39,7 @@ async def next_request(connection: h11.Connection, reader: asyncio.StreamReader)
                 return found
             case h11.NEED_DATA:
                 if found is not None:
-                    return found
+                    return found  # what is still to come is the body
                 connection.receive_data(await reader.read(READ_BYTES))
 
 
