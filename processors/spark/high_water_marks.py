@@ -1,9 +1,9 @@
-"""High-water marks: the position up to which a sink holds each shard, and rules that prevent writing a record twice.
+"""High-water marks, and the rules by which they prevent that a record is written twice.
 
-A high-water mark is the position of the last record of a shard that a sink holds. Records at or before the mark are
-never written again. To trim a batch means to drop the records that the sink holds already. A sink takes a `ShardSpan`
-only if the sink's mark for this shard is still the mark by which the batch was trimmed. `positions` defines positions
-and spans. Every writer has marks of its own (`writer_identity`).
+The high-water mark of a shard, in short its mark, is the position up to which the records of the shard are in a sink.
+Records at or before the mark are never written again. To trim a batch means to drop the records that the sink has
+already. A sink takes a `ShardSpan` only if the sink's mark for this shard is still the mark by which the batch was
+trimmed. `positions` defines positions and spans. Every writer has marks of its own (`writer_identity`).
 
 Pure: values in, values out.
 """
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from mld.processors.spark.positions import AFTER_ANY, RecordPosition, ShardSpan, StreamShard
 
 ENDED = RecordPosition(AFTER_ANY)
-"""The mark of a shard that has ended: the sink holds the whole shard. It is greater than the position of any record."""
+"""The mark of a shard that has ended: all its records are in the sink. It is greater than any record's position."""
 HighWaterMarks: TypeAlias = Mapping[StreamShard, RecordPosition]
 """The mark of each shard. A shard without a mark has no records in the sink yet."""
 ShardSpans: TypeAlias = Mapping[StreamShard, ShardSpan]
@@ -26,11 +26,11 @@ Preceding: TypeAlias = Mapping[StreamShard, HighWaterMarks]
 record right before them, and, if they are the shard's first records, the ends of its parent shards.
 """
 Gap: TypeAlias = tuple[StreamShard, RecordPosition, RecordPosition]
-"""A sink holds this shard only up to the first position, but the next records begin after the second position."""
+"""A sink has the records of this shard only up to the first position, but the next records begin after the second."""
 
 
 def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
-    """Return whether a record at `position` is after the mark, so that the sink does not hold it yet."""
+    """Return whether a record at `position` is after the mark, so that it is not in the sink yet. None: no mark yet."""
     return mark is None or position > mark
 
 
@@ -38,8 +38,8 @@ def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
     """Return the shards whose next records a sink with these marks may not take, each with one gap before them.
     `preceding` has the marks that the sink must have reached before it takes these records.
 
-    A shard without a mark is new to the sink, so the sink needs no earlier records of it. But if the sink holds
-    anything of a parent shard, it must hold that parent to its end. Once a shard has a mark, its parents are not
+    A shard without a mark is new to the sink, so the sink needs no earlier records of it. But if the sink has any
+    record of a parent shard, it must have all records of that parent. Once a shard has a mark, its parents are not
     checked again, because a person may have accepted a gap in them.
     """
     found: dict[StreamShard, Gap] = {}
@@ -59,8 +59,8 @@ def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, Shar
 
 
 def moved(batch: ShardSpans, marks: HighWaterMarks) -> dict[StreamShard, RecordPosition | None]:
-    """Return the shards of the batch whose mark is no longer the one by which the batch was trimmed, with their marks
-    now."""
+    """Return the shards of the batch whose mark is no longer the one by which the batch was trimmed, with their present
+    marks."""
     return {shard: marks.get(shard) for shard, span in batch.items() if marks.get(shard) != span.after}
 
 
@@ -70,8 +70,8 @@ def advanced(marks: HighWaterMarks, batch: ShardSpans) -> dict[StreamShard, Reco
 
 
 def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | None:
-    """Return the position up to which all sinks hold a shard, so that it may be checkpointed. Return None if at least
-    one sink holds nothing of it. `every` has the marks of each sink."""
+    """Return the position up to which the records of a shard are in all sinks, so that it may be checkpointed. None: at
+    least one sink has no records of the shard. `every` has the marks of each sink."""
     known = [marks[shard] for marks in every if shard in marks]
     return min(known) if known and len(known) == len(every) else None
 

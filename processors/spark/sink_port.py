@@ -130,6 +130,6 @@ class Sink(Protocol):
     def retire(self, ended: HighWaterMarks) -> None:
         """Have the next publication record that these shards have ended, so that no new record of them can come.
 
-        `ended` has the position up to which this sink holds each of them. It may also name single records
-        (`OF_A_RECORD`), whose marks are then removed because they are no longer needed.
+        `ended` has for each of these shards the position up to which its records are in this sink. It may also name
+        single records (`OF_A_RECORD`), whose marks are then removed because they are no longer needed.
         """

@@ -3,8 +3,8 @@
 If an attempt failed because another writer committed first, the next attempt follows at once. After any other failure
 there is a wait, which grows each time. When the session host ends or its session is gone, no further attempts are made.
 
-A mark is the position up to which a sink holds the records of a shard. The error `Fenced` means that another writer has
-moved a mark since this writer read it.
+A mark is the position up to which the records of a shard are in a sink. The error `Fenced` means that another writer
+has moved a mark since this writer read it.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def bound_fences(error: Fenced, fenced: int) -> None:
 def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:
     """Run `attempt` until it succeeds, and return its result.
 
-    If another writer has moved a mark, it runs again at once; if the sink is unavailable, after `wait(error, waits)`.
-    Raises SinkRefused, and what `wait` raises.
+    If another writer has moved a mark, it runs again at once. If the sink is unavailable, it runs again after
+    `wait(error, waits)`, where `waits` counts the failures of this kind. Raises SinkRefused, and what `wait` raises.
     """
     fenced = waits = 0
     while True:
@@ -100,8 +100,8 @@ class Patience:
             raise Stopped
 
     def wait(self, error: Exception, waits: int) -> None:
-        """Log the error, which has failed `waits` times, and wait before the next attempt. Raises SessionGone and
-        Stopped.
+        """Log the error, and wait before the next attempt. `waits` counts the failures so far, with this one; the wait
+        grows with it. Raises SessionGone and Stopped.
         """
         self.check()
         log.error("%s; trying again", error)

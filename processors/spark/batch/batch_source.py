@@ -1,8 +1,8 @@
 """`BatchSource`: gives access to the records of a micro-batch or of a part of it, in pages or in memory.
 
 A page is a file with records of one shard, which the shard's child process has offered. A span (`ShardSpan`) is a part
-of a shard: the records after one position, up to another one. A mark is the position up to which a sink holds a shard;
-a record after the mark is `fresh`, which means that the sink does not hold it yet.
+of a shard: the records after one position, up to another one. A mark is the position up to which the records of a shard
+are in a sink; a record after the mark is `fresh`, which means that it is not in the sink yet.
 """
 
 from __future__ import annotations

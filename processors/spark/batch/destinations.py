@@ -1,8 +1,8 @@
 """The sinks of an engine, its dead letter, and the high-water marks of each.
 
-A mark is the position up to which a sink holds a shard. A sink gets a part of a batch only if it holds all records
-before that part. Otherwise its mark would move past records that it lacks (`BatchSource.follows`). The dead letter is a
-sink for records that cannot be processed; to bury a record means to put it there.
+A mark is the position up to which the records of a shard are in a sink. A sink gets a part of a batch only if it has
+all records before that part. Otherwise its mark would move past records that it lacks (`BatchSource.follows`). The dead
+letter is a sink for records that cannot be processed; to bury a record means to put it there.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Destinations:
         return iter(groups)
 
     def held(self, shard: StreamShard, own: HighWaterMarks) -> RecordPosition | None:
-        """Return the position up to which every sink holds a shard; if there are no sinks, the position up to which the
-        pipeline has written by itself (`own`)."""
+        """Return the position up to which the records of a shard are in every sink; None if one sink has none. Without
+        sinks, return the position up to which the pipeline, which writes by itself, has run (`own`)."""
         return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
 
     def end(self, shards: Collection[StreamShard], batch_id: str) -> None:

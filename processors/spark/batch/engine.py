@@ -1,7 +1,8 @@
 """Runs micro-batches on the session, one at a time and on one thread, until every sink holds all records once.
 
-The sinks' high-water marks are the only memory of what was written: a mark is the position up to which a sink holds a
-shard. Each sink gets all records past its own mark, and no others. A record is committed when every sink holds it.
+The sinks' high-water marks are the only memory of what was written. A mark is the position up to which the records of a
+shard are in a sink. Each sink gets all records past its own mark, and no others. A record is committed when every sink
+holds it.
 
 An attempt to publish to a sink may fail in these ways, and this is what the engine does then:
 
@@ -86,8 +87,8 @@ class Engine:
         self._patience.stop()
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which every sink and the dead letter hold the records of a shard; None if one of
-        them holds none.
+        """Return the position up to which the records of a shard are in every sink and in the dead letter; None if one
+        of them has none.
         """
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)
@@ -145,8 +146,8 @@ class Engine:
         return outcome
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which every sink holds a shard, without the dead letter; None if one holds nothing
-        of it.
+        """Return the position up to which the records of a shard are in every sink, whatever the dead letter has; None
+        if one sink has none.
         """
         return self._destinations.held(shard, self._jobs.own)
 

@@ -2,7 +2,8 @@
 
 Attempts are repeated here until one succeeds, or until as many as allowed have failed (`engine` lists the cases).
 `poison` decides which record is to blame. The dead letter is a sink for records that cannot be decoded or processed. A
-mark is the position up to which a sink holds a shard, and a span is a part of a shard, between two positions.
+mark is the position up to which the records of a shard are in a sink. A span is a part of a shard, between two
+positions.
 
 A job counts the malformed records, which it could not decode, but does not list them, because such a list could be of
 any length. Instead it sets one of 32,768 bits for each such record, chosen by a checksum of the record's position
@@ -143,7 +144,7 @@ class Jobs:
         self.spool = spool
         self._patience = patience
         self.own: dict[StreamShard, RecordPosition] = {}
-        """Positions up to which a pipeline without sinks has written records by itself."""
+        """For a pipeline without sinks, which writes by itself: by shard, the position up to which it has run."""
         self.figures = BatchFigures()
         self.number = 0
         self._run = uuid4().hex[:12]
@@ -151,8 +152,8 @@ class Jobs:
         self.took_rows: set[str] = set()
         """Sinks that have taken rows since `poison` last cleared this."""
         self._looked: dict[StreamShard, RecordPosition] = {}
-        """For each shard, the position up to which all malformed records are known to be in the dead letter. The dead
-        letter's own mark may be lower or higher."""
+        """By shard, the position up to which no malformed record is missing in the dead letter, as a job has shown. The
+        dead letter's own mark may be lower or higher."""
         self._suspects: tuple[frozenset[StreamShard], bytes] | None = None
         """The shards all of whose malformed records a job has seen, and the bitmap with the bits of these records."""
         self._stray_names = StrayNames()
@@ -327,8 +328,8 @@ class Jobs:
         return after is None or not fresh(after, self._looked_at(shard))
 
     def _looked_at(self, shard: StreamShard) -> RecordPosition | None:
-        """Return the position up to which malformed records of a shard are known to be in the dead letter; None if that
-        is known of no record.
+        """Return the position up to which no malformed record of a shard is missing in the dead letter; None if this is
+        not known for any record of the shard.
         """
         dead = self._destinations.dead
         marks: HighWaterMarks = self._destinations.marks[dead.name] if dead is not None else {}

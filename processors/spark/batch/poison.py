@@ -13,7 +13,7 @@ others in between. If the meaning of the error is unknown, as with a format that
 taken other records in the same search.
 
 The dead letter is a sink for records that cannot be processed. To bury a record means to put it there, and a letter is
-such a record with the reason. A mark is the position up to which a sink holds the records of a shard.
+such a record with the reason. A mark is the position up to which the records of a shard are in a sink.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides which marks in a sink's ledger belong to a writer, and whether the writer may write to the sink.
 
 A ledger has one entry for each commit, and its newest entry, the head, has the marks of all writers. A mark is the
-position up to which the sink holds a shard. A writer is an application with its pipeline and stream
+position up to which the records of a shard are in the sink. A writer is an application with its pipeline and stream
 (`writer_identity`). Every writer has marks of its own, so that no writer takes another's finished records for its own.
 A writer that is in the ledger may continue. A new writer is admitted if the ledger has no other, or if
 `mld.spark.sink.<name>.writers = shared` allows several. Otherwise it is refused, in a sentence with its own name and
@@ -34,7 +34,7 @@ class Admission:
     place: str
     shared: bool = False
     ended: HighWaterMarks = field(default_factory=dict)
-    """Shards whose end the next entry records, each with the position up to which the sink holds it."""
+    """Shards that the next entry marks as ended, each with the position up to which its records are in the sink."""
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
         """Return the marks of this writer. `head` is the ledger's newest entry. Raises SinkRefused if this writer may

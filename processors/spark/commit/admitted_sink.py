@@ -1,8 +1,8 @@
 """The base class of all sinks that keep a ledger: files, Delta, Iceberg and JDBC.
 
 It makes the ledger entry for a commit, decodes entries that are kept in a table, and makes the result of a commit. An
-entry has the marks after its commit: the positions up to which the sink holds each shard. The newest entry is the head.
-`admission` decides which marks belong to a writer.
+entry has the marks after its commit. A mark is the position up to which the records of a shard are in the sink. The
+newest entry is the head. `admission` decides which marks belong to a writer.
 """
 
 from __future__ import annotations

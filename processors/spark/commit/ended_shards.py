@@ -1,9 +1,10 @@
 """The marks of shards that have ended, and their encoding in an entry of the ledger, which needs little space.
 
-A mark is the position up to which a sink holds a shard. A shard counts as ended once its child process has reached the
-shard's end and every sink holds all its records. From then on no record of it can be new: if any worker delivers one
-again, it is dropped. So the ledger keeps the shard for ever with the mark ENDED, and needs no position. Kinesis numbers
-its shards, so the ended shards are a few ranges of numbers. Shard ids of another form (DynamoDB) are kept one by one.
+A mark is the position up to which the records of a shard are in a sink. A shard counts as ended once its child process
+has reached the shard's end and all its records are in every sink. From then on no record of it can be new: if any
+worker delivers one again, it is dropped. So the ledger keeps the shard for ever with the mark ENDED, and needs no
+position. Kinesis numbers its shards, so the ended shards are a few ranges of numbers. Shard ids of another form
+(DynamoDB) are kept one by one.
 
 A shard is recorded as ended only if the sink has had a record of it. Pure: values in, values out.
 """

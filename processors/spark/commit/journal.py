@@ -41,8 +41,8 @@ finds its number taken. Then the areas are removed.
 
 Files that an unfinished entry names are never removed.
 
-A mark is the position up to which the sink holds a shard. `stage(...)` names a place in the code for tests, which kill
-or hold the process there (`faults`); otherwise it does nothing.
+A mark is the position up to which the records of a shard are in the sink. `stage(...)` names a place in the code for
+tests, which kill or hold the process there (`faults`); otherwise it does nothing.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ skips it silently if it comes later. So after each write the sink reads from the
 The table's log keeps the number for ever, but the entry only for `delta.logRetentionDuration`. If the table has the
 number but not the entry, it is not known which records the table holds, and the sink refuses to guess (`_lost`).
 
-An entry of the ledger has the marks after its commit: the positions up to which the table holds each shard. The newest
-entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
+An entry of the ledger has the marks after its commit. A mark is the position up to which the records of a shard are in
+the table. The newest entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the
+process there.
 """
 
 from __future__ import annotations

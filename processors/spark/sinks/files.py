@@ -9,8 +9,9 @@ so leftovers of its own committer (`_temporary`, `_SUCCESS`, late attempts of ta
 on S3, Spark in local mode writes to a directory of this machine, and needs no S3 client. The executors of a cluster
 write to a staging area in the bucket by S3A (`session.s3a`).
 
-An entry of the ledger has the marks after its commit: the positions up to which the sink holds each shard. The newest
-entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
+An entry of the ledger has the marks after its commit. A mark is the position up to which the records of a shard are in
+the sink. The newest entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process
+there.
 """
 
 from __future__ import annotations

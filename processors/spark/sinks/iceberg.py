@@ -19,8 +19,9 @@ commit would write a thousand entries again. The note shows that snapshot and en
 current snapshot back through its parents, the first note must be that of the entry in the property. Otherwise a person
 has moved `main`, and it is not known which records are in the table.
 
-An entry of the ledger has the marks after its commit: the positions up to which the table holds each shard. The newest
-entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
+An entry of the ledger has the marks after its commit. A mark is the position up to which the records of a shard are in
+the table. The newest entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the
+process there.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ transaction. The name of a staging table has a token and the time. Before its ro
 locked, because Spark may run a task twice; then it must have as many rows as Spark has counted. A worker that opens a
 sink drops staging tables that are older than a day.
 
-An entry of the ledger has the marks: the positions up to which the table holds each shard. The present entry is the
-head. `stage(...)` names a place in the code for tests, which kill or hold the process there. `postgres_sql` has the
-statements, `jdbc_connection` the connection, `jdbc_errors` the meaning of errors.
+An entry of the ledger has the marks. A mark is the position up to which the records of a shard are in the table. The
+present entry is the head. `stage(...)` names a place in the code for tests, which kill or hold the process there.
+`postgres_sql` has the statements, `jdbc_connection` the connection, `jdbc_errors` the meaning of errors.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ are in the same entry, so writers of other applications and streams race with it
 newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`, Iceberg: `expire_snapshots`). So a
 table's history must be kept for longer than the longest time without a write.
 
-An entry of the ledger has the marks after its commit: the positions up to which the table holds each shard. The newest
-entry is the head.
+An entry of the ledger has the marks after its commit. A mark is the position up to which the records of a shard are in
+the table. The newest entry is the head.
 """
 
 from __future__ import annotations
