@@ -65,7 +65,7 @@ def _start_host(directory: Path, pid: int, properties_file: str) -> None:
     arguments = [str(directory), properties_file, str(pid), str(writing_end)]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", start, *arguments],
+            [sys.executable, "-P", "-c", start, *arguments],  # -P: import nothing from the working directory
             stdin=subprocess.DEVNULL,
             stdout=2,
             pass_fds=[writing_end],
@@ -74,7 +74,7 @@ def _start_host(directory: Path, pid: int, properties_file: str) -> None:
     except OSError as error:
         raise FatalError(f"cannot start the Spark session host: {error.strerror}") from error
     finally:
-        os.close(writing_end)
+        os.close(writing_end)  # then only the host has this end, and the read below returns if the host dies
     with os.fdopen(reading_end, "rb") as pipe:
         listening = pipe.read(1) == b"+"
     if not listening:

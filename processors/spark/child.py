@@ -67,7 +67,8 @@ def main() -> NoReturn:
         sys.exit(import_module(f"mld.processors.spark.{program}").main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
-        # A signal to a whole process group or control group reaches us, too, but the daemon decides when we end.
+        # A signal to a whole process group or control group reaches us, too, but the daemon decides when we end. At a
+        # terminal there is no daemon, and Ctrl-C shall end this process.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     status = 0

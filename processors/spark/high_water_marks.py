@@ -44,7 +44,7 @@ def gaps(preceding: Preceding, marks: HighWaterMarks) -> dict[StreamShard, Gap]:
     """
     found: dict[StreamShard, Gap] = {}
     for shard, wanted in preceding.items():
-        for earlier, upto in wanted.items():
+        for earlier, upto in wanted.items():  # `earlier` is the shard itself, or one of its parents
             is_checked = earlier == shard or shard not in marks
             if is_checked and earlier in marks and fresh(upto, marks[earlier]):
                 found.setdefault(shard, (earlier, marks[earlier], upto))

@@ -33,8 +33,9 @@ class LetterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SparkLetter:
-    """A record that was put aside. `sinks` are the sinks that lack it (None: all). `writer` is the application and the
-    pipeline that wrote the letter; None if the letter does not name them."""
+    """A record that was put aside. `position` is that of the letter, not that of the record in its shard. `sinks` are
+    the sinks that lack the record (None: all). `writer` is the application and the pipeline that wrote the letter; None
+    if the letter does not name them."""
 
     position: RecordPosition
     record: SparkRecord
@@ -54,7 +55,7 @@ def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[Spar
 
     Raises LetterError.
     """
-    at = 0
+    at = 0  # the number of the line within the commit, counted through all of its files
     for name, data in texts:
         for line in data.splitlines():
             try:
@@ -99,11 +100,16 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
 def for_us(
     letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
 ) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-    """Yield the letters for us, in order, in groups of consecutive letters that the same sinks of ours lack (None:
-    all).
+    """Yield the letters that `writer` has to replay, in order. Each group has consecutive letters that the same sinks
+    lack, and comes with the names of these sinks (None: all).
 
-    `sinks` are all our sinks. Letters of other writers, and letters only for sinks that no longer exist, are left out.
+    `sinks` are all sinks of this writer. Letters of other writers, and letters only for sinks that no longer exist, are
+    left out. A letter that names no writer is taken for our own.
     """
-    ours = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
-    for only, run in groupby(ours, lambda one: None if one.sinks is None else one.sinks & sinks):
-        yield only, list(run)
+    ours = (
+        letter
+        for letter in letters
+        if letter.writer in (None, writer) and (letter.sinks is None or letter.sinks & sinks)
+    )
+    for lacking, group in groupby(ours, lambda letter: None if letter.sinks is None else letter.sinks & sinks):
+        yield lacking, list(group)

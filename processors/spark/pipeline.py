@@ -54,15 +54,17 @@ class PipelineFailed(Exception):
 class Batch:
     """The micro-batch whose records a pipeline gets.
 
-    `spans` has the part of each shard that is in the batch; `attempt` counts from 1. Every batch of every host has an
-    `id` of its own. After a crash the same records may come in another batch, so rows that a pipeline writes itself,
-    with `id` as their key, are written at least once."""
+    `spans` has the part of each shard that is in the batch; `records` is the number of records in all of them;
+    `attempt` counts from 1. Every batch of every host has an `id` of its own. After a crash the same records may come
+    in a batch with another `id`. So if a pipeline writes rows itself, with `id` as their key, a record may be written
+    twice."""
 
     id: str
     spans: Mapping[StreamShard, ShardSpan] = field(default_factory=dict)
     records: int = 0
     attempt: int = 1
     time_ms: int = 0
+    """When this attempt called the pipeline, in milliseconds since 1970."""
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -80,6 +82,7 @@ class Pipeline:
         self._session: SparkSession | None = None
 
     def setup(self, session: SparkSession) -> None:
+        """Call the user's `setup`, if there is one, and remember the session for `read_again`. Raises PipelineError."""
         self._session = session
         self._hook("setup", session)
 
@@ -134,6 +137,7 @@ class Pipeline:
             raise PipelineError(self._in_words(f"{name}() of the pipeline failed", error)) from error
 
     def _in_words(self, what: str, error: Exception) -> str:
+        """Return `what` (such as "the pipeline failed"), followed by the line of the user's file and the exception."""
         return f"{what}{_place(error, getattr(self._module, '__file__', None))}: {_named(error)}"
 
 
@@ -267,7 +271,7 @@ def _place(error: BaseException, file: str | None) -> str:
 
 
 def _named(error: Exception) -> str:
-    """Return an exception with its text, and the package to install if one is missing."""
+    """Return the class and the text of an exception; with a remedy if Spark has no session yet, or an import failed."""
     message = f"{type(error).__name__}: {first_line(error)}"
     if NO_SESSION_YET in message:
         return f"{message.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"

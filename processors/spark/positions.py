@@ -23,7 +23,8 @@ contain this character, which no real shard id has.
 
 
 class RecordPosition(NamedTuple):
-    """The position of one user record in its shard: its sequence number, and its index within an aggregated record."""
+    """The position of one user record in its shard: its sequence number, and its index within an aggregated record (0
+    outside of one)."""
 
     sequence: int
     sub: int = 0

@@ -54,15 +54,18 @@ class LetterReplay:
 
     engine: Engine
     box: StoredLetters
+    """The files of the dead letter."""
     upto: int
     """The number of the newest commit to read. Letters that this replay adds have higher numbers, and are for the next
     replay."""
     writer: WriterIdentity
     sinks: frozenset[str]
     letters: int = 0
+    """Number of letters that this replay has run, including those that have failed again."""
     earlier: int = 0
     """Number of letters that an earlier replay has put into the sinks."""
     left_out: int = 0
+    """Number of letters of other writers, or for sinks that no longer exist."""
     again: int = 0
     """Number of letters that have failed again."""
 
@@ -71,28 +74,29 @@ class LetterReplay:
         LetterError, SessionGone and Stopped.
         """
         shard = replay_shard(self.box.identity())
-        for only, run in self._waiting(shard):
-            outcome = self.engine.replay(shard, [(one.position, one.record) for one in run], only)
+        for lacking, group in self._waiting(shard):
+            rows = [(letter.position, letter.record) for letter in group]
+            outcome = self.engine.replay(shard, rows, lacking)
             self.again += outcome.figures.poisoned + outcome.figures.malformed
             if (reason := outcome.failed.get(shard)) is not None:
                 return reason
-            self.letters += len(run)
+            self.letters += len(group)
         return None
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-        """Yield the letters of a shard that were not replayed before, in groups, each with the sinks that lack them
-        (None: all). Count the others: `earlier` were replayed; `left_out` are of other writers, or for sinks that no
-        longer exist.
+        """Yield the letters that were not replayed before, in groups, each with the sinks that lack them (None: all).
+        `shard` is the name under which the sinks keep their marks for these letters (`replay_shard`). Count the letters
+        that are not yielded, as `earlier` or as `left_out`.
         """
         mark = self.engine.held(shard) or RecordPosition(0)
         for number, names in self.box.commits().items():
             if number > self.upto:
                 return
             letters = list(letters_of(number, ((name, self.box.read(name)) for name in names)))
-            waiting = [one for one in letters if one.position > mark]
+            waiting = [letter for letter in letters if letter.position > mark]
             self.earlier += len(letters) - len(waiting)
             ours = list(for_us(waiting, (self.writer.application, self.writer.pipeline), self.sinks))
-            self.left_out += len(waiting) - sum(len(run) for _, run in ours)
+            self.left_out += len(waiting) - sum(len(group) for _, group in ours)
             yield from ours
 
     def in_words(self) -> Iterator[str]:
@@ -149,8 +153,8 @@ async def _described(settings: Settings) -> Mapping[str, str]:
 
 
 def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
-    """Start an engine and replay the letters. Return the replay, and None or the reason if it had to stop early. Raises
-    the exceptions that `main` catches."""
+    """Start an engine and replay the letters. Return the replay with its counts, and the reason if it had to stop early
+    (None: it has come to the end). Raises the exceptions that `main` catches."""
     assert settings.writer is not None
     sweep()
     with ExitStack() as ends:
@@ -167,20 +171,20 @@ def replay(settings: SparkSettings) -> tuple[LetterReplay, str | None]:
         dead = started.dead_letter
         assert isinstance(dead, FileSink)
         names = frozenset(spec.name for spec in settings.sinks)
-        one = LetterReplay(started.engine, dead.letters(), dead.newest(), settings.writer, names)
-        return one, one.run()
+        letter_replay = LetterReplay(started.engine, dead.letters(), dead.newest(), settings.writer, names)
+        return letter_replay, letter_replay.run()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit status: 0 if no letter is left; 1 if some failed again, or the replay had to stop; 2 for a wrong
-    configuration."""
+    """Replay the dead letter of the properties file that `arguments` names. Return the exit status: 0 if no letter is
+    left; 1 if some failed again, or the replay had to stop; 2 for a wrong configuration."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write(USAGE)
         return EXIT_CONFIGURATION
     try:
         settings = settings_of(str(Path(arguments[0]).absolute()), os.environ)
         log_by(settings.fit)
-        one, stopped = replay(settings)
+        letter_replay, stopped = replay(settings)
     except Stopped:
         complain("stopped; what was replayed is in the sinks, and the next replay goes on there")
         return EXIT_FAILURE
@@ -192,5 +196,5 @@ def main(arguments: Sequence[str]) -> int:
         return error.status
     if stopped is not None:
         complain(f"stopped: {stopped}; the next replay goes on there")
-    sys.stdout.write("".join(f"{line}\n" for line in one.in_words()))
-    return EXIT_FAILURE if stopped is not None or one.again else 0
+    sys.stdout.write("".join(f"{line}\n" for line in letter_replay.in_words()))
+    return EXIT_FAILURE if stopped is not None or letter_replay.again else 0

@@ -46,8 +46,8 @@ def all_directories() -> list[tuple[meeting.Owner, Path]]:
 
 
 def _met(pid: int, places: list[str], room_bytes: int = 0) -> Path:
-    """Return this daemon's directory in the first of these places that can be used; make it if needed. Raises
-    FatalError.
+    """Return this daemon's directory in the first of these places that can be used; make it if needed. `room_bytes` is
+    the length of the socket's name, because the whole path of a socket must not be too long. Raises FatalError.
     """
     try:
         return Path(meeting.meet(PROGRAM, (pid, int(started_at(pid))), places, room_bytes))

@@ -17,7 +17,7 @@ from mld.properties.scrubber import Scrubber, secrets_of_environment
 
 Sanitizer = Callable[[str], str]
 LINE_CHARS_MAX, TEXT_CHARS_MAX = 8 * 1024, 1 << 20
-"""Longest line, and how much of a text is read for it: names in a sink may have any length."""
+"""Longest line; and how many characters of a text are scrubbed for it, because names in a sink may have any length."""
 
 
 def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
@@ -50,5 +50,6 @@ def log_by(fit: Sanitizer) -> None:
 
 
 def complain(text: str) -> None:
-    """Write the last message of a program, without the settings: they may not be loaded, or are no longer at hand."""
+    """Write the last message of a program to standard error. Only secrets that can be recognized by their form are
+    removed, not those of the settings, because the settings may not be loaded."""
     sys.stderr.write(f"mld-spark: {printable_lines(Scrubber()(text))}\n")

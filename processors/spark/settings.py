@@ -26,9 +26,10 @@ from mld.properties.spark_places import JDBC, taken_places
 from mld.properties.spark_values import Format, OnGap, OnPoison
 
 CREDENTIALS = "AwsCredentialsProvider"
+"""Key of the daemon's credentials."""
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
 ONE_FILE = {"one": True, "many": False}
-"""Values of a sink's key `files`; None if the key is not set."""
+"""`SinkSpec.one_file` for the values of a sink's key `files`."""
 SHORT_FOR = {"spark.driver.memory": "driverMemory", "spark.jars.packages": "packages"}
 """Settings of Spark that have a short key of ours. If both keys are set, Spark's own wins."""
 GATHER_S, GATHER_QUIET_S = 30.0, 120.0

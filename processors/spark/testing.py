@@ -84,6 +84,7 @@ def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000
 
 
 def _rows(events: Iterable[Event], stream: str, shard: str) -> Iterator[tuple[object, ...]]:
+    """Yield a row with the columns `handover.RAW` for each event."""
     for number, event in enumerate(events, start=1):
         arrival_ms = ARRIVAL_MS + 1_000 * (number - 1)
         yield bytearray(_data(event)), f"key-{number}", str(number), arrival_ms, 0, stream, shard

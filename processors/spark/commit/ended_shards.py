@@ -35,8 +35,8 @@ def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
 
 
 def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
-    """Encode the ended shards by stream: first numbers and ranges of numbers such as `70` and
-    `0-63`, then other ids.
+    """Encode the shards with the mark ENDED, by stream: first numbers and ranges of numbers, such as `70` and `0-63`;
+    then ids of another form, each after `=`.
     """
     streams: dict[str, list[str]] = {}
     for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
@@ -48,12 +48,12 @@ def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
 
 
 def _ranges(shards: Iterable[str]) -> Iterator[str]:
-    """Yield `first-last`, or a single number, for sorted shards.
+    """Yield `first-last`, or a single number, for the numbered ones of these sorted shards.
 
     In a range without gaps the number of each shard minus its index is constant, so shards are grouped by that.
     """
     numbers = (int(found[1]) for shard in shards if (found := NUMBERED.fullmatch(shard)))
-    for _, pairs in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
+    for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         first, *rest = (number for _, number in pairs)
         yield f"{first}-{rest[-1]}" if rest else f"{first}"
 

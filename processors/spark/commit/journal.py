@@ -67,7 +67,8 @@ ENTRY_FILE = "entry.json"
 OWNER_FILE = "owner"
 DATA = "data"
 RACES_MAX = 1000
-"""The host waits after this many lost races in a row. Each of them is another writer's commit."""
+"""After this many lost races in a row, SinkError is raised, and the engine waits before the next attempt. Each lost
+race is another writer's commit."""
 ABANDONED_S = 24 * 3600
 """A staging area of this age is removed even if it is not known whether its writer lives."""
 _TOKEN = re.compile(r"(?P<made>[0-9a-f]{10})-.+", re.ASCII)

@@ -7,8 +7,8 @@ late writer finds the number taken. The marks prevent that a record is written t
 dropped from a batch, and the batch may follow a head only if the head still has these marks for its shards.
 
 All writers of a sink share the numbers, but each has marks of its own (`admission`). `ended_shards` encodes the shards
-that have ended. No decision depends on time. So each is right also for a worker that wakes after days, for any
-retention, and for a replay from an earlier position.
+that have ended. No decision depends on time. So all decisions are right even if a worker wakes after days, whatever the
+retention of the stream is, and if records are replayed from an earlier position.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -35,7 +35,8 @@ VERSION = 3
 belong to, and are refused.
 """
 NUMBER_MAX = 10**18
-"""Greater than any number: tables keep it in 64 bits, and a mark for dead letters has it, too."""
+"""Greater than the number of any entry. Tables store the number in 64 bits, and it is part of the positions of dead
+letters (`letters`)."""
 NO_UNCLAIMED = {"marks": {}, "at": "", "batch": ""}
 """Marks that belong to no writer. There are none any more, but mld 0.2.0 needs the key in an entry."""
 _TOKEN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,254}")

@@ -61,12 +61,12 @@ def refuse_network(places: Mapping[str, str | None], table: Path = MOUNTS) -> No
 
 
 def _existing(path: Path) -> str:
-    """Return the nearest existing parent directory of a path, with links resolved. It is listed, because that makes an
-    automounter mount it."""
+    """Return the path itself if it exists, else its nearest parent that does; with links resolved. The directory is
+    listed, because that makes an automounter mount it."""
     try:
         os.listdir(path)  # noqa: PTH208 - for the automounter
     except FileNotFoundError:
         return _existing(path.parent)
-    except OSError:
+    except OSError:  # it exists, but cannot be listed: a file, or a directory of somebody else
         pass
     return os.path.realpath(path)

@@ -183,8 +183,8 @@ class S3Store:
             value = head["entry"]
             entry = None if value is None else ledger.decode(json.dumps(value).encode(), where)
             # If an entry is done, all its files are moved already.
-            moved = () if entry is None or head["done"] else entry.moves
-            moves = tuple(ledger.FileMove(head["sources"][one.source][0], one.target) for one in moved)
+            unmoved = () if entry is None or head["done"] else entry.moves
+            moves = tuple(ledger.FileMove(head["sources"][move.source][0], move.target) for move in unmoved)
         except Exception as error:
             raise ledger.damaged(where, error) from error
         self.objects.put(key, json.dumps({**head, "version": CLOSED}).encode(), if_etag=found.etag)
@@ -220,6 +220,8 @@ class Uploads(PosixStore):
         self._target = target
 
     def persist(self, path: str, files: Sequence[str]) -> None:
+        """Upload these files below a directory to the bucket, where they are durable."""
+
         def upload(name: str) -> None:
             self._target.upload(f"{path}/{name}", self.root / path / name)
 

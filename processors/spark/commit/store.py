@@ -121,7 +121,8 @@ class PosixStore:
         self.root = root
         self.place = f"file://{root}"
         self._private = private
-        self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
+        # The system takes away the permissions that the umask forbids.
+        self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)
         self.at_once = 1
 
     def prepare(self, sink: str) -> None:
@@ -177,6 +178,7 @@ class PosixStore:
         """Create a file, and lock it until the returned function is called or this process ends. The file names this
         machine, because locks hold only there.
         """
+        # Other users may read the file, to try the lock, but must not write into it, whatever the umask is.
         fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

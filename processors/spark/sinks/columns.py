@@ -62,20 +62,21 @@ def holds(wide: DataType, narrow: DataType) -> bool:
     """Return whether a column of type `wide` holds every value of type `narrow` exactly."""
     from pyspark.sql.types import DecimalType, NullType
 
-    of, name = wide.simpleString(), narrow.simpleString()
-    if wide == narrow or isinstance(narrow, NullType) or (of, name) == ("double", "float"):
+    wide_name, narrow_name = wide.simpleString(), narrow.simpleString()
+    if wide == narrow or isinstance(narrow, NullType) or (wide_name, narrow_name) == ("double", "float"):
         return True
-    # The digits before and after the decimal point that values of the narrow type may have.
-    whole, parts = WHOLE_DIGITS.get(name, 99), 0
+    # The digits before and after the decimal point that values of the narrow type may have. 99: they fit nowhere.
+    whole, parts = WHOLE_DIGITS.get(narrow_name, 99), 0
     if isinstance(wide, DecimalType):
         if isinstance(narrow, DecimalType):
             whole, parts = narrow.precision - narrow.scale, narrow.scale
         return wide.precision - wide.scale >= whole and wide.scale >= parts
-    return whole <= EXACT_IN.get(of, 0)
+    return whole <= EXACT_IN.get(wide_name, 0)
 
 
 def widens(had: DataType, new: DataType) -> bool:
-    """Return whether a format that can widen types can change a column from type `had` to type `new`."""
+    """Return whether a format that can widen types can change a column from type `had` to type `new`. The scale of a
+    decimal cannot be changed."""
     from pyspark.sql.types import FractionalType, IntegralType
 
     alike = any(isinstance(had, family) and isinstance(new, family) for family in (IntegralType, FractionalType))
@@ -90,7 +91,8 @@ class SinkColumns:
         self._logged: set[str] = set()
 
     def grown(self, had: StructType, new: StructType, *, wider: bool = False, remedy: str = REMEDY) -> StructType:
-        """Return the columns that a sink with the columns `had` needs for a frame with the columns `new`.
+        """Return the columns that a sink with the columns `had` needs for a frame with the columns `new`: those of the
+        sink, then new ones.
 
         `wider`: the format can change types. `remedy` is for the message if the frame does not fit. Raises
         SinkRefused."""
@@ -118,10 +120,10 @@ def of_ledger(columns: Columns, new: StructType) -> StructType:
     text is parsed. A column that the frame lacks gets the type void, whatever its type is."""
     from pyspark.sql.types import NullType, StructField, StructType
 
-    found, mine = [], by_name(new)
+    found, of_frame = [], by_name(new)
     for name, kind in columns:
-        type = mine[name.lower()].dataType if name.lower() in mine else NullType()
-        is_known = name.lower() not in mine or kind in (text_of(type), type.simpleString())
+        type = of_frame[name.lower()].dataType if name.lower() in of_frame else NullType()
+        is_known = name.lower() not in of_frame or kind in (text_of(type), type.simpleString())
         found.append(StructField(name, type if is_known else fields_of(f"c {kind}")[0].dataType))
     return StructType(found)
 
@@ -166,15 +168,15 @@ class _Growth:
         messages."""
         from pyspark.sql.types import StructField, StructType
 
-        mine, names = by_name(new), [name.lower() for name in new.names]
-        if twice := [name for name in mine if names.count(name) > 1]:
+        unmatched, names = by_name(new), [name.lower() for name in new.names]
+        if twice := [name for name in unmatched if names.count(name) > 1]:
             raise ValueError(f"the frame has {at}{twice[0]} twice, but for case; rename one in the pipeline")
         grown = []
         for one in had:
-            got = mine.pop(one.name.lower(), None)
+            got = unmatched.pop(one.name.lower(), None)
             type = one.dataType if got is None else self.type(f"{at}{one.name}", one.dataType, got.dataType)
             grown.append(StructField(one.name, type, one.nullable, one.metadata))
-        for one in mine.values():
+        for one in unmatched.values():  # the new fields
             self.added.append(f"{at}{one.name}")
             grown.append(StructField(one.name, self.type(f"{at}{one.name}", None, one.dataType)))
         return StructType(grown)

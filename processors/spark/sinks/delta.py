@@ -141,8 +141,8 @@ class DeltaSink(LakeSink):
         return int(found.get()) if found.isDefined() else 0
 
     def _commits(self, after: int = -1) -> Iterator[dict[str, Any]]:
-        """Yield the information about the commits after the version `after`, the newest first, as far back as the log
-        has files."""
+        """Yield what Delta has recorded about each commit after the version `after`, the newest first, as far back as
+        the log has files."""
         if self._snapshot is None:
             return
         delta: Any = self._spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
@@ -276,7 +276,7 @@ class DeltaSink(LakeSink):
                 self._snapshot = None
                 return
         snapshot = java.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, place)._2()
-        self._snapshot = None if snapshot.version() < 0 else snapshot
+        self._snapshot = None if snapshot.version() < 0 else snapshot  # -1: there is no commit, so no table
 
     def _identifier(self) -> str:
         return f"delta.{quoted(self._target)}" if "/" in self._target else self._target

@@ -27,7 +27,7 @@ OURS = {
     "delta": ("replacewhere", "partitionoverwritemode", "overwriteschema", "datachange", "txn", "usermetadata"),
     "iceberg": ("branch", "tag", "snapshot-property.", "overwrite-mode", "isolation-level", "validate-", "rewritten-"),
 }
-"""Beginnings of options that are refused, because an append ignores them, or our commits set them themselves."""
+"""By format, beginnings of options that are refused, because an append ignores them, or our commits set them."""
 FORMERLY_EXACTLY_ONCE = ("jdbc:mysql:", "jdbc:mariadb:", "jdbc:sqlserver:")
 """URLs of databases to which earlier versions of mld wrote exactly once. They are refused now, because otherwise users
 would learn of the change only from doubled rows.
@@ -102,6 +102,7 @@ def _files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
     """Return the sink of a directory on a disk or in a bucket. Raises SinkRefused."""
     _check_mode(spec, "append")
     path = _need_path(spec)
+    # Only the dead letter of a local session is private.
     key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
     if not is_s3(path):
         return FileSink(spec, PosixStore(local_directory(path, key), private=spec.private))

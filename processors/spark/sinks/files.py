@@ -53,6 +53,7 @@ size of 1 MB nearly all values of a column without repetitions would go into a d
 a fifth of a batch's CPU time.
 """
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+"""Options that the user cannot overrule: Spark writes no file `_SUCCESS`."""
 LOOKED_AT = 10_000
 """How many files of a directory without a ledger are searched for names that only commits give."""
 MANY_FILES = 1_000
@@ -101,6 +102,7 @@ class FileSink(AdmittedSink):
         with failures(f"sink {self.name}: looking for files without a ledger"):
             found = (path for path in map(PurePosixPath, self._store.files("")) if path.parts[0] != HOME)
             for path in islice(found, LOOKED_AT):
+                # If there is a head by now, another writer has just made its first commit.
                 if commit_of(path.name) is None or self._journal.head() is not None:
                     continue
                 raise SinkRefused(
@@ -109,7 +111,7 @@ class FileSink(AdmittedSink):
                 )
 
     def newest(self) -> int:
-        """Finish the newest commit, and return its number; 0 if there is none. Raises SinkError."""
+        """Finish all commits, and return the number of the newest; 0 if there is none. Raises SinkError."""
         head = self._journal.open()
         return head.number if head else 0
 
@@ -170,7 +172,7 @@ class FileSink(AdmittedSink):
             files = [name for name in sorted(self._staging.files(data)) if not _hidden(name)] if rows else []
             if files:
                 self._staging.persist(f"{STAGING}/{token}", [f"{DATA}/{name}" for name in files])
-            elif rows:
+            elif rows:  # the files are gone if another writer has cleared the area away as abandoned
                 self._journal.check_owned(token, self._journal.head())
                 raise SinkRefused(
                     f"sink {self.name}: Spark has written {rows} rows to {self._staging.uri(data)}, but their files "
@@ -232,7 +234,8 @@ def _hidden(name: str) -> bool:
 
 
 class ExecutorFileSink(FileSink):
-    """A directory of files in a bucket, to which executors write themselves. This is tried before the first batch."""
+    """A directory of files in a bucket, to which executors write themselves. The first `open` tries whether they
+    can."""
 
     def __init__(self, spec: SinkSpec, store: Store, spark: SparkSession) -> None:
         super().__init__(replace(spec, options={**COMMITTER, **spec.options}), store)

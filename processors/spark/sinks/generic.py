@@ -45,4 +45,5 @@ class GenericSink:
         return Published(self._marks, rows=rows if rows >= 0 else None)
 
     def retire(self, ended: HighWaterMarks) -> None:
+        """Forget the marks of these shards: there is no ledger that could record their ends."""
         self._marks = {shard: mark for shard, mark in self._marks.items() if shard not in ended}

@@ -173,12 +173,12 @@ class IcebergSink(LakeSink):
             raise ledger.damaged(f"sink {self.name}: {self._ledger_place}", error) from error
 
     def _property(self, name: str) -> str | None:
-        """Return a property of the table as it was last looked at; None if the table or the property does not exist."""
+        """Return a property of the table as it was last read; None if it does not exist."""
         value: str | None = self._metadata.properties().get(name)
         return value
 
     def _current(self) -> int | None:
-        """Return the id of the current snapshot; None if there is none."""
+        """Return the id of the current snapshot in the metadata that were last read; None if there is none."""
         snapshot = self._metadata.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
 

@@ -145,7 +145,7 @@ class JdbcSink(AdmittedSink):
     def _columns(self, connection: JdbcConnection, table: TableName) -> list[Column]:
         """Return the columns of a table; none if it does not exist."""
         rows = connection.run(postgres_sql.COLUMNS, table.place)
-        return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]
+        return [Column(str(name), str(type_), required == "t") for name, type_, required in rows]  # "t": true
 
     def _columns_of(self, frame: DataFrame) -> list[Column]:
         """Return the columns of a frame, with Spark's types for PostgreSQL. Raises SinkRefused."""
@@ -167,10 +167,12 @@ class JdbcSink(AdmittedSink):
         columns, have = self._columns_of(frame), self._columns(connection, target)
         self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
         found = postgres_sql.fitted(at, columns, have, keys, self._spec.order_by)
-        by, order = postgres_sql.places_of(keys, columns), postgres_sql.places_of(self._spec.order_by, columns)
+        key_places = postgres_sql.places_of(keys, columns)
+        order_places = postgres_sql.places_of(self._spec.order_by, columns)
         if not have:
             lines = [f"{postgres_sql.quoted(column.name)} {column.type}" for column in columns]
-            lines += [f"PRIMARY KEY ({postgres_sql.listed(columns[place].name for place in by)})"] if by else []
+            if key_places:
+                lines.append(f"PRIMARY KEY ({postgres_sql.listed(columns[place].name for place in key_places)})")
             connection.run(postgres_sql.create(target, lines, self._given.get("createtableoptions", "")))
             log.info("sink %s: made table %s", self.name, target.place)
             have = self._columns(connection, target)  # read again, because another writer may have made the table
@@ -191,8 +193,8 @@ class JdbcSink(AdmittedSink):
             )
             self._has_warned = True
         table = target._replace(table=postgres_sql.stage_name(time.time(), uuid4().hex))
-        connection.run(postgres_sql.create_stage(table, columns, by))
-        return Staging(table, postgres_sql.take_over(target, table, found, by, newest, order))
+        connection.run(postgres_sql.create_stage(table, columns, key_places))
+        return Staging(table, postgres_sql.take_over(target, table, found, key_places, newest, order_places))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> int:
         """Let Spark write the frame into the staging table, whose columns are named by their places: c0, c1, … The

@@ -44,7 +44,8 @@ INVALID = "org.apache.iceberg.exceptions.ValidationException"
 possible. A commit raises the same exception if another writer committed first.
 """
 RACES_MAX = 20
-"""The host waits after this many lost races in a row, because each costs a write."""
+"""After this many lost races in a row, SinkError is raised, and the engine waits before the next attempt, because each
+race costs a write."""
 Result = TypeVar("Result")
 
 
@@ -101,7 +102,7 @@ class LakeSink(AdmittedSink):
             return self._raced(lambda: self._attempt(merge.rows(changes), changes, batch, batch_id), doing)
         finally:
             with suppress(Exception):  # the JVM may be gone
-                changes._jdf.queryExecution().logical().rdd().unpersist(False)
+                changes._jdf.queryExecution().logical().rdd().unpersist(False)  # frees what `localCheckpoint` keeps
 
     @contextmanager
     def _making(self) -> Iterator[None]:
@@ -123,12 +124,13 @@ class LakeSink(AdmittedSink):
             raise
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
-        """Run `attempt` until another writer does not get ahead of it, at most RACES_MAX times. Return its result.
+        """Run `attempt`, and run it again whenever another writer has committed first, at most RACES_MAX times. Return
+        its result.
 
         Other errors of Spark become errors of the sink, in a sentence about the work (`doing`). If a job over rows
         failed, a record may be to blame (JobFailed); if any other statement failed, none is. Raises SinkError."""
-        lost: Exception | None = None
-        is_shape = False
+        lost: Exception | None = None  # why the last race was lost
+        is_shape = False  # whether the last attempt failed with ErrorKind.SHAPE
         for _ in range(RACES_MAX):
             try:
                 return attempt()

@@ -141,7 +141,8 @@ def not_older(columns: Sequence[str], new: str, old: str, same: str = "<=>") -> 
     """
     condition = "true"
     for name in reversed(columns):
-        mine, theirs = f"{new}.{name}", f"{old}.{name}"
-        newer = f"coalesce({mine} > {theirs}, {mine} IS NOT NULL)"
-        condition = f"({newer} OR {mine} {same} {theirs} AND {condition})"
+        of_new, of_old = f"{new}.{name}", f"{old}.{name}"
+        # The comparison is null if one of the values is: then a value is newer than a null.
+        newer = f"coalesce({of_new} > {of_old}, {of_new} IS NOT NULL)"
+        condition = f"({newer} OR {of_new} {same} {of_old} AND {condition})"
     return condition

@@ -29,8 +29,8 @@ def by_directories(
     """Return the frame with the rows of each partition together. A job over it fails with the message `NO_NAME` if a
     value of these columns cannot be the name of a directory.
 
-    `written` returns the name of the directory for a value, or a text of the same length. None means that Spark makes
-    the name."""
+    `written` returns the name of the directory for a value, or a text of the same length: only the length is checked.
+    None means that Spark makes the name."""
     from pyspark.sql import functions as F
 
     schema = frame.schema
@@ -42,7 +42,7 @@ def by_directories(
             continue
         most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
         value = F.col(place)
-        named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)
+        named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)  # of the same length
         why = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
         is_no_name = (F.octet_length(named) > most) | value.contains("\0")
         if written is None:
