@@ -101,9 +101,8 @@ def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
         them.
         """
         pieces = wanted(spans)
-        if not pieces or any(
-            piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces
-        ):
+        is_cut = any(piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces)
+        if not pieces or is_cut:
             return None
         return tuple(piece.offer for piece in pieces)
 
@@ -120,8 +119,8 @@ def source_of_rows(
 ) -> BatchSource:
     """Return a source of a few records of one shard, which are in memory.
 
-    The source ends at `upto` (default: its last record); `before` is the position of the record before the first one.
-    `only` and `preceding` are as in `BatchSource`.
+    The source ends at the position `upto` (default: that of its last record). `before` is the position of the record
+    right before the first one. `only` and `preceding` are as in `BatchSource`.
     """
     return BatchSource(
         {shard: upto or rows[-1][0]},

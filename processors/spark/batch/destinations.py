@@ -40,6 +40,7 @@ class Destinations:
         self._patience = patience
 
     def all(self) -> list[Sink]:
+        """Return the sinks, and after them the dead letter if there is one."""
         return [*self.sinks, *([self.dead] if self.dead is not None else [])]
 
     def open(self) -> None:
@@ -63,27 +64,27 @@ class Destinations:
         sink without any record of a shard begins with this batch; if `accepts`, so does a sink that lacks records. If
         a dead letter lacks the end of a parent shard, this only causes a warning, because mld 0.2.0 did not record
         these ends."""
-        # `source.preceding` has for each shard the marks that a sink must have reached before the batch: of the shard
-        # itself and, if the batch has its first records, of its parents. `gaps` finds the shards for which a sink has
-        # not. `at` has the shard's own mark only: the position right before the batch. `spans(at, marks)` finds the
-        # shards of which a sink lacks earlier records, including those of which it holds nothing.
-        at = {shard: before[shard] for shard, before in source.preceding.items() if shard in before}
+        # `needed` has for each shard the marks that a sink must have reached before the batch: that of the shard itself
+        # and, if the batch has its first records, those of its parents. `gaps` returns the shards for which a sink has
+        # not reached them. `just_before` has only the shard's own mark, the position right before the batch. So
+        # `spans(just_before, marks)` returns the shards of which a sink lacks earlier records, or has no records.
+        just_before = {shard: marks[shard] for shard, marks in source.preceding.items() if shard in marks}
         for sink in self.all():
-            is_dead, before = sink is self.dead, source.preceding
-            if is_dead:  # its marks show only how far records were looked at, so only ends of shards can be checked
-                before = {shard: {**every, shard: RecordPosition(0)} for shard, every in before.items()}
-            if not gaps(before, self.marks[sink.name]) and (is_dead or not spans(at, self.marks[sink.name])):
+            is_dead, needed = sink is self.dead, source.preceding
+            if is_dead:  # its marks show only how far records were looked at, so only ends of parents can be checked
+                needed = {shard: {**marks, shard: RecordPosition(0)} for shard, marks in needed.items()}
+            if not gaps(needed, self.marks[sink.name]) and (is_dead or not spans(just_before, self.marks[sink.name])):
                 continue
             self.reopen(sink)
             marks = self.marks[sink.name]
-            if lacking := gaps(before, marks):
+            if lacking := gaps(needed, marks):
                 error = GoneBack(sink.name, lacking)
                 if not accepts and not is_dead:
                     raise error
                 for reason in error.reasons.values():
                     log.warning("a gap is accepted: %s", reason)
-            if sink.exactly_once and not is_dead and (new := sorted(at.keys() - marks.keys())):
-                named = ", ".join(f"{shard.label} after {at[shard]}" for shard in new[:NAMED_MAX])
+            if sink.exactly_once and not is_dead and (new := sorted(just_before.keys() - marks.keys())):
+                named = ", ".join(f"{shard.label} after {just_before[shard]}" for shard in new[:NAMED_MAX])
                 log.warning("sink %s holds nothing of %d shards yet, and begins with %s", sink.name, len(new), named)
         if accepts:  # the gaps were accepted once, so the next steps of this batch must not find them again
             source.preceding = {}
@@ -120,18 +121,20 @@ class Destinations:
             if held:
                 sink.retire(held)
                 marks = self.marks[sink.name] = sink.publish(None, {}, batch_id).marks
-                sink.retire({})
+                sink.retire({})  # the note is written, so later commits need not write it again
+                # A sink without a ledger forgets the marks of ended shards instead.
                 if any(marks.get(shard, ENDED) != ENDED for shard in held):
                     raise SinkError(f"sink {sink.name} has gone back in time meanwhile")
 
     def forget_buried(self) -> None:
-        """Make the dead letter remove its marks of single buried records (`buried_in`) that are no longer needed,
-        because the mark of the sink that failed over the record has moved past it.
+        """Make the dead letter remove, with its next commit, its marks of single buried records (`buried_in`) that are
+        no longer needed, because the mark of the sink that failed over the record has moved past the record.
         """
         dead = self.dead
         if dead is not None:
             marks = self.marks[dead.name].items()
-            if passed := {one: mark for one, mark in marks if OF_A_RECORD in one.shard and self._is_past(one, mark)}:
+            of_records = {buried: at for buried, at in marks if OF_A_RECORD in buried.shard}
+            if passed := {buried: at for buried, at in of_records.items() if self._is_past(buried, at)}:
                 dead.retire(passed)
 
     def _is_past(self, buried: StreamShard, at: RecordPosition) -> bool:

@@ -50,7 +50,9 @@ log = logging.getLogger("mld.spark")
 
 
 def _spans_of(batch: MicroBatch, shards: Sequence[StreamShard]) -> dict[StreamShard, RunningSpan]:
-    """Return the records of a batch that are about to run, for each of these shards."""
+    """Return the spans of records of a batch that are about to run, for each of these shards."""
+    # Reversed, so that the first slice of a shard decides. The position `after` is just before the first record that
+    # runs, which is near enough for a note.
     firsts = {piece.offer.shard: piece.after or piece.offer.first for piece in reversed(batch.slices)}
     return {shard: RunningSpan(firsts[shard], batch.ends[shard]) for shard in shards}
 
@@ -102,7 +104,7 @@ class Engine:
         failed: dict[StreamShard, str] = {}
         waits = 0
         while left := {shard: what for shard, what in shards.items() if shard not in failed}:
-            source = BatchSource({}, lambda _: iter(()), preceding=left)
+            source = BatchSource({}, lambda _: iter(()), preceding=left)  # no records: only the marks are checked
             try:
                 for sink in self._destinations.all() if waits else ():
                     self._destinations.reopen(sink)
@@ -130,10 +132,11 @@ class Engine:
         while left.slices:
             source = source_of(left, self._spool)
             suspects = [shard for shard in self._running.suspects if shard in source.ends]
-            well = [shard for shard in source.ends if shard not in suspects]
+            unsuspected = [shard for shard in source.ends if shard not in suspects]
+            together = [unsuspected, *([shard] for shard in suspects)]
             try:
                 self._patience.check()
-                for shards in filter(None, [well, *([shard] for shard in suspects)]):
+                for shards in filter(None, together):
                     outcome.failed |= self._run(source.of(shards), _spans_of(left, shards))
             except TaskHangs as error:
                 log.error("%s", error)
@@ -152,11 +155,12 @@ class Engine:
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
-        """Run dead letters, under the positions in `rows`, into all sinks, or into the sinks `only`. Letters that
-        fail again become new letters, however many fail in a row.
+        """Run records of dead letters into all sinks, or into the sinks `only`. `rows` has the records with the
+        positions of their letters, and `shard` is the name for the marks of these letters (`letters.replay_shard`).
+        Records that fail again become new letters, however many fail in a row.
 
-        If the shard that stands for the letters has to stop, the sinks' marks show how far the replay has come. Raises
-        SessionGone and Stopped."""
+        If the replay has to stop, `failed` has the reason under `shard`, and the sinks' marks show how far the replay
+        has come. Raises SessionGone and Stopped."""
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
         return BatchOutcome(self._run(source, {}, math.inf), self._jobs.figures)
@@ -171,7 +175,7 @@ class Engine:
         nothing is run, and only the shards of which it lacks records have to stop."""
         try:
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
-            if self._running.suspects.keys() & source.ends.keys():
+            if self._running.suspects.keys() & source.ends.keys():  # then never run the whole shard in one job
                 return self._poison.search(source, in_a_row_max)
             with self._running.noted(runs):
                 try:
@@ -179,7 +183,7 @@ class Engine:
                 except (JobFailed, PipelineFailed) as error:
                     return self._failed(source, error, in_a_row_max)
                 self._patience.check()
-            for _, (_, record) in islice(source.each(source.whole()), 1):
+            for _, (_, record) in islice(source.each(source.whole()), 1):  # the first record, if there is one
                 self._poison.keep(record)
             return {}
         except GoneBack as error:

@@ -110,8 +110,9 @@ class _FailingSlice(NamedTuple):
 
 
 def _reasons(alone: Sequence[_FailingSlice]) -> dict[int, str]:
-    """Return the first reason reported for each record, in the order of the records."""
-    return dict(sorted({one.records[0]: one.text for one in reversed(alone)}.items()))
+    """Return the reason for each failing record, by its index, in the order of the records. Each slice has one record;
+    if several jobs have failed over a record, the first reason counts."""
+    return dict(sorted({piece.records[0]: piece.text for piece in reversed(alone)}.items()))
 
 
 def _are_small(pages: Sequence[Offer]) -> bool:
@@ -205,7 +206,7 @@ class Jobs:
                 self._patience.check()
                 self.figures.failures += 1
                 failures += 1
-                if isinstance(failed, (ValueFailed, DataRefused)):
+                if isinstance(failed, (ValueFailed, DataRefused)):  # the same value would fail again
                     attempts_max = failures
                 if failures < attempts_max:
                     log.warning("attempt %d of %d: %s", failures, attempts_max, failed)
@@ -260,6 +261,7 @@ class Jobs:
             with self._handover.shared(handed.records, list(wanted.values())):
                 self.into_each(sinks, wanted, batch, failures)
             self.own.update({shard: span.upto for shard, span in batch.items()})
+            # The counts are those of a whole job, so at least one sink must not have failed.
             if handed.malformed is not None and len(failures) < max(1, len(sinks)):
                 self._take_note(source, batch, handed, count)
         return failures
@@ -287,7 +289,7 @@ class Jobs:
         self.figures.publish_s += time.monotonic() - started
         self.figures.jobs += frame is not None
         self.figures.rows += published.rows or 0
-        if frame is not None and published.rows != 0:
+        if frame is not None and published.rows != 0:  # None: unknown, and taken for some rows
             self.took_rows.add(sink.name)
         return published.rows or 0
 
@@ -323,8 +325,9 @@ class Jobs:
             self._suspects = covered, counted.bitmap
 
     def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
-        """Return whether the jobs over `batch` have seen all records of the shard that no earlier job has looked at."""
-        after = batch[shard].after if shard in batch else source.ends[shard]
+        """Return whether the jobs over `batch` have seen all records of the shard that no earlier job has looked at:
+        the batch must not begin after the last record that was looked at."""
+        after = batch[shard].after if shard in batch else source.ends[shard]  # not in the batch: no record was seen
         return after is None or not fresh(after, self._looked_at(shard))
 
     def _looked_at(self, shard: StreamShard) -> RecordPosition | None:
@@ -345,6 +348,8 @@ class Jobs:
         if not missing:
             return
         marks = self._destinations.marks[dead.name]
+        # `missing` are the records to decode. The commit has to begin at the dead letter's own marks, which may be
+        # lower.
         batch = {shard: ShardSpan(marks.get(shard), span.upto) for shard, span in missing.items()}
         shards, bits = self._suspects or ((), None)
         with self.handed(source, missing, bits if missing.keys() <= set(shards) else None) as (handed, _):
@@ -442,19 +447,20 @@ class Jobs:
         left, slices_max, trusts_reports = list(range(len(records))), SLICES_FIRST, True
         try:
             while True:
-                found = self._failing_slices(records, left, slices_max, sinks)
-                if all(len(one.records) == 1 for one in found):
-                    return _reasons(found)
-                reported = {one.reported for one in found if one.reported is not None}
-                if trusts_reports and len(reported) <= SLICES_MAX and all(one.reported is not None for one in found):
+                failing = self._failing_slices(records, left, slices_max, sinks)
+                if all(len(piece.records) == 1 for piece in failing):
+                    return _reasons(failing)
+                reported = {piece.reported for piece in failing if piece.reported is not None}
+                all_report = all(piece.reported is not None for piece in failing)
+                if trusts_reports and all_report and len(reported) <= SLICES_MAX:
                     alone = _reasons(self._failing_slices(records, sorted(reported), SLICES_MAX, sinks))
                     if len(alone) == len(reported):
                         return alone
                     trusts_reports = False  # the pipeline gathers or sorts rows first, so the reports name wrong rows
-                suspects = {at for one in found for at in one.records}
+                suspects = {at for piece in failing for at in piece.records}
                 if len(suspects) == len(left) and slices_max != SLICES_FIRST:
                     return {}  # nearly all slices fail, so smaller slices do not narrow it down
-                slices_max = min(SLICES_MAX, max(SLICES_NEXT, SPLIT * len({one.records for one in found})))
+                slices_max = min(SLICES_MAX, max(SLICES_NEXT, SPLIT * len({piece.records for piece in failing})))
                 left = sorted(suspects)
         except Exception as error:
             self._patience.check()
@@ -466,7 +472,7 @@ class Jobs:
     ) -> list[_FailingSlice]:
         """Run one job for each sink over the records with the indexes `which`, cut into at most `slices_max` slices.
         Return the slices that fail."""
-        size = -(-len(which) // slices_max)
+        size = -(-len(which) // slices_max)  # both divisions round up
         slices = Slices(-(-len(which) // size), size)
         found: list[PartitionFailure] = []
         with self.handed_records([records[at] for at in which], slices) as handed, self._handover.reporting_functions():
@@ -476,7 +482,8 @@ class Jobs:
                     found += self._handover.failing(frame, slices.number)
         cut = [tuple(which[begin : begin + size]) for begin in range(0, len(which), size)]
         return [
-            _FailingSlice(cut[one.partition], None if one.row is None else which[one.row], one.text) for one in found
+            _FailingSlice(cut[failure.partition], None if failure.row is None else which[failure.row], failure.text)
+            for failure in found
         ]
 
     def fails_without_records(self) -> bool:

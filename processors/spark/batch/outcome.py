@@ -19,12 +19,15 @@ class BatchFigures:
     publish_s: float = 0.0
     rows: int = 0
     malformed: int = 0
+    """Records that could not be decoded."""
     poisoned: int = 0
+    """Records that the pipeline or a sink failed over, and that are in the dead letter."""
     stray: int = 0
     """Records with fields that the schema does not name, among the records that were checked for such fields."""
     attempts: int = 0
     failures: int = 0
     jobs: int = 0
+    """Jobs that have written a frame into a sink."""
     dropped: int = 0
     """Records that were delivered again although every sink held them."""
 

@@ -85,7 +85,7 @@ class EndsSession(ValueFailed):
 
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
     """Return the largest number of records in a row, of one shard, that fail. `failing` has indexes of `every`."""
-    by_shard = sorted(range(len(every)), key=lambda at: every[at][0])
+    by_shard = sorted(range(len(every)), key=lambda at: every[at][0])  # stable: the order within a shard stays
     rows = groupby(by_shard, lambda at: (every[at][0], at in failing))
     return max((len(list(row)) for (_, fails), row in rows if fails), default=0)
 
@@ -104,7 +104,8 @@ class PoisonSearch:
         self._went_well: SparkRecord | None = None
         """A record of the last batch that was published, as one for which the pipeline works."""
         self._refused: Counter[str] = Counter()
-        """By sink: how many records in a row were buried because the sink refuses them."""
+        """For each sink that has ever taken rows: how many records in a row were buried since, because it refuses
+        them."""
         self._taken: set[str] = set()
         """Sinks that have taken rows in this search."""
         self._has_waited = False
@@ -123,6 +124,7 @@ class PoisonSearch:
         self._note_taken()
         self._taken.clear()
         self._has_waited = False
+        # During a replay (`math.inf`) no other shard waits, so there is no limit.
         until = self._jobs.figures.attempts + (ATTEMPTS_IN_A_SEARCH_MAX if in_a_row_max < math.inf else math.inf)
         failing = [shard for shard in self._running.suspects if shard in batch.ends]
         try:
@@ -248,6 +250,7 @@ class PoisonSearch:
         """
         batch = batch.of([shard])
         rows = batch.part(batch.whole()).get(shard, ())
+        # The part to run next is at the end of `waiting`.
         waiting, in_a_row = cut(rows, self._running.suspects.get(shard))[::-1], 0
         while waiting:
             begin, end = waiting.pop()
@@ -357,6 +360,7 @@ class PoisonSearch:
         records. `is_known`: the error shows that the sink refuses the row."""
         self._note_taken()
         for sink in sinks:
+            # If the error is known, rows that the sink took in earlier searches count as well.
             if sink.name not in (self._refused if is_known else self._taken):
                 return f"and sink {sink.name} has taken no other one yet to tell whether it is the record or the sink"
             if self._refused[sink.name] >= REFUSED_IN_A_ROW_MAX:
@@ -372,11 +376,11 @@ class PoisonSearch:
         evidence."""
         if not sinks and self._went_well is not None:
             return None
-        neighbours = [one for position, one in rows if position != record[0]]
+        neighbours = [other for position, other in rows if position != record[0]]
         others = [*([self._went_well] if self._went_well else []), *neighbours[:NEIGHBOURS_MAX]]
         if not others or not sinks:
             return "and there is no other one yet to tell whether it is the record or the pipeline"
-        if any(self._jobs.works_for([one], sinks) for one in self._running.untried(shard, others)):
+        if any(self._jobs.works_for([other], sinks) for other in self._running.untried(shard, others)):
             return None
         return f"and so do the {len(others)} others that were tried"
 
@@ -401,7 +405,7 @@ class PoisonSearch:
 
         sinks = self._failing(source, error)
         names = [sink.name for sink in sinks if source.only is None or sink.name in source.only]
-        letters = [(*one, str(error)) for one in source.each(source.whole())]
+        letters = [(*found, str(error)) for found in source.each(source.whole())]
         self._put_all(letters, names if self._destinations.sinks else [PIPELINE], isinstance(error, EndsSession))
         for sink in sinks:
             self._patiently(sink, partial(go_past, sink))

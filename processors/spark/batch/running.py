@@ -52,7 +52,7 @@ class RunningSpan(NamedTuple):
     last: RecordPosition
     ends: int = 0
     ends_alone: int = 0
-    """How many of these ends happened while a single suspected record was running, and nothing else."""
+    """How many of the latest ends in a row happened while a single suspected record was running, and nothing else."""
     is_computed: bool = False
     """Whether at the last end the record had been computed and was being written."""
     others_ran: bool = False
@@ -69,11 +69,10 @@ def ended(now: Spans, before: Spans) -> dict[StreamShard, RunningSpan]:
     """
     found = dict(before)
     for shard, ran in now.items():
-        known = before.get(shard, RunningSpan(ran.last, ran.first))
+        new = RunningSpan(ran.first, ran.last)
+        known = before.get(shard, new)
         first, last = max(ran.first, known.first), min(ran.last, known.last)
-        span = (
-            known._replace(first=first, last=last) if known.ends and first <= last else RunningSpan(ran.first, ran.last)
-        )
+        span = known._replace(first=first, last=last) if known.ends and first <= last else new
         is_alone = len(now) == 1 and ran.first == ran.last and span.ends >= ENDS_MIN
         found[shard] = span._replace(
             ends=span.ends + 1, ends_alone=span.ends_alone + 1 if is_alone else 0, is_computed=ran.is_computed
@@ -117,7 +116,7 @@ class Running:
     @property
     def suspects(self) -> Spans:
         """By shard, the suspected records that have to run in parts of their own; shards with the most ends last."""
-        found = sorted(self._spans.items(), key=lambda one: one[1].ends)
+        found = sorted(self._spans.items(), key=lambda item: item[1].ends)
         return {shard: span for shard, span in found if span.ends >= ENDS_MIN}
 
     def alone(self, shard: StreamShard, rows: Sequence[Row]) -> RunningSpan | None:
@@ -139,7 +138,7 @@ class Running:
             self._note_end()
             raise
         if spans:
-            self._spans = {one: span._replace(others_ran=True) for one, span in self._spans.items()}
+            self._spans = {shard: span._replace(others_ran=True) for shard, span in self._spans.items()}
         self.forget(spans)
 
     def note_computed(self) -> None:
@@ -154,7 +153,7 @@ class Running:
         may end the session, too; the next host goes on with the record after it. After the last trial the count is set
         back to zero."""
         span = self._spans.get(shard, RunningSpan(ZERO, ZERO))
-        for tried in [*range(span.tried, len(others)), -1]:
+        for tried in [*range(span.tried, len(others)), -1]:  # -1 stands for the end, and sets the count to zero
             if shard in self._spans:
                 self._spans[shard] = span._replace(tried=tried + 1)
                 self._write({})
@@ -164,7 +163,9 @@ class Running:
     def forget(self, ran: Spans) -> None:
         """Drop the suspects whose last record is at or before the end of `ran`: these records have run, or are in the
         dead letter."""
-        self._spans = {one: span for one, span in self._spans.items() if one not in ran or ran[one].last < span.last}
+        self._spans = {
+            shard: span for shard, span in self._spans.items() if shard not in ran or ran[shard].last < span.last
+        }
         self._write({})
 
     def _note_end(self) -> None:
@@ -187,7 +188,7 @@ class Running:
 
 
 def _encoded(spans: Spans) -> list[list[Any]]:
-    return [[*one, span.first.encode(), span.last.encode(), *span[2:]] for one, span in spans.items()]
+    return [[*shard, span.first.encode(), span.last.encode(), *span[2:]] for shard, span in spans.items()]
 
 
 def _decoded(kept: Any) -> dict[StreamShard, RunningSpan]:

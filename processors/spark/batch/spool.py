@@ -38,6 +38,7 @@ HOSTS = "mld-"
 _COPY = re.compile(r"mld-.+-\d+-[0-9a-f]{8}/[0-9a-f]{8}-(?:\d{8}|part)-\d{8}\.parquet", re.ASCII)
 """Matches the names of all hosts' copies in a bucket (`S3Spool._upload`)."""
 CLOSE_WAIT_S = 5.0
+"""How long the end of a host may be delayed by deleting its copies in a bucket."""
 LEFT_S = 7 * 86_400.0
 """A copy in a bucket that is older than this was left by a host that is gone."""
 
@@ -67,7 +68,7 @@ class Spool:
 
     def uris(self, offers: Sequence[Offer]) -> list[str]:
         """Return the URIs by which Spark reads these pages. Raises SpoolError."""
-        for offer in offers:
+        for offer in offers:  # a page whose copying has failed is copied again
             self.offered(offer)
         return [self._uri(self.page(offer.link, offer.number)) for offer in offers]
 
@@ -149,6 +150,7 @@ class S3Spool(Spool):
             self._workers.submit(self._delete, copied)  # if that fails, a later host sweeps it
 
     def _delete(self, copied: Future[str]) -> None:
+        """Delete the copy whose key is the result of `copied`. Raises OSError, which nobody looks at."""
         self._store.objects.delete([f"{self._store.prefix}{copied.result()}"])
 
     def _sweep(self, begin: str, older_s: float = -math.inf) -> None:
@@ -196,7 +198,7 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
 
 
 def _sweep(base: Path, prefix: str) -> None:
-    """Remove directories that hosts of this machine have left when they were killed: those whose lock nobody holds."""
+    """Remove the directories of killed hosts of this machine: those whose lock nobody holds any more."""
     for directory in base.glob(f"{prefix}*"):
         with suppress(OSError), (directory / LOCK_FILE).open("rb+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
