@@ -14,6 +14,7 @@ LISTENER_FD = 3  # the stub passes the listening socket as this descriptor
 def _serve() -> None:
     """Run the server with the stub's arguments, after removing our packages from `sys.path` and `sys.modules`."""
     _, _, socket_path, owner_pid, owner_start, *arguments = sys.argv
+    # Python has put the directory of this file first, unless it runs with -P. The script must not import from there.
     path = sys.path[1:] if not sys.flags.safe_path else list(sys.path)
     sys.path[:] = [__file__.removesuffix("/mld/processors/zygote/__main__.py"), *path]
     from mld.processors.zygote.server import main

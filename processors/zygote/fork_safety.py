@@ -50,9 +50,8 @@ def gather(known: frozenset[int]) -> Facts:
 def open_descriptors() -> frozenset[int]:
     """Return the open file descriptors of this process."""
     listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    return frozenset(
-        number for number in listed if _mode(number) is not None
-    )  # without the descriptor of the listing itself, which is closed
+    # The descriptor of the listing itself is in the list, but closed by now.
+    return frozenset(number for number in listed if _mode(number) is not None)
 
 
 def _is_shared(descriptor: int) -> bool:
@@ -73,6 +72,7 @@ def _mode(descriptor: int) -> int | None:
 def _has_children() -> bool:
     """Return whether this process has children, running or ended but not waited for."""
     try:
-        return bool(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # looks, without waiting
     except ChildProcessError:
         return False
+    return True

@@ -105,6 +105,7 @@ class Script:
         except BaseException as error:
             traceback = error.__traceback__
             assert traceback is not None
+            # `tb_next` leaves out the frame of this function, which a plain child does not have.
             sys.excepthook(type(error), error.with_traceback(traceback.tb_next), traceback.tb_next)
             if isinstance(error, KeyboardInterrupt):
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -152,7 +153,7 @@ def become(request: Request, group: int, descriptors: Sequence[int], line: int, 
     if "numpy.random" in sys.modules:  # the module `random` seeds itself after a fork
         sys.modules["numpy.random"].seed()
     gc.enable()
-    os.write(kept, b"%-15s\n" % (b"pid %d" % os.getpid()))
+    os.write(kept, b"%-15s\n" % (b"pid %d" % os.getpid()))  # as `fork_requests.encode_record` makes it
     return kept
 
 

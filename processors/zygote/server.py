@@ -209,7 +209,7 @@ class Server:
                 connection.sendall(fork_requests.encode_record(fork_requests.STALE))
                 return None
             forked = self._fork(request, 0 if request.own_group else os.getpgid(pid), descriptors, line, handlers)
-            connection.detach()
+            connection.detach()  # so `line` stays open in the server, for the report of the child's end
             return forked
         except (OSError, ValueError):
             return None
@@ -256,7 +256,7 @@ class Server:
         self._poll.register(handle, select.POLLIN)
         if not request.own_group:
             self._stubs[line] = pid
-            self._poll.register(line, 0)
+            self._poll.register(line, 0)  # reports only that the stub has closed the connection
         return None
 
     # --- when a child or the owner ends ------------------------------------------------------------------------------

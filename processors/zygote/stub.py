@@ -22,7 +22,7 @@ from mld.protocol.meeting import MeetingError
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; if that happens each time, start a plain child
 BACKLOG = 1024  # connections that may wait while the server imports; Linux limits it to net.core.somaxconn
 SHELL = "/bin/sh"
-CONNECTION_FD = 3
+CONNECTION_FD = 3  # in the shell the connection to the server; in a new server the listening socket
 # This shell waits for the line that reports how the child ended. The child is in our process group, so a signal to the
 # group reaches the child directly; a signal to this process alone is passed on. If the connection ends without a line,
 # server and child are gone, and it is not known how the child ended: the shell then kills itself.
@@ -218,7 +218,7 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
     for descriptor in (0, 1, 2):  # only the child may hold these streams, because the daemon waits for their end
         posix.dup2(nowhere, descriptor)
     posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)
-    posix.set_inheritable(CONNECTION_FD, True)
+    posix.set_inheritable(CONNECTION_FD, True)  # `dup2` does nothing if the connection has this number already
     posix.execv(SHELL, ["sh", "-c", WAIT, fork_requests.PROGRAM, str(pid)])
 
 

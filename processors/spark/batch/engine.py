@@ -133,10 +133,10 @@ class Engine:
             source = source_of(left, self._spool)
             suspects = [shard for shard in self._running.suspects if shard in source.ends]
             unsuspected = [shard for shard in source.ends if shard not in suspects]
-            together = [unsuspected, *([shard] for shard in suspects)]
+            groups = [unsuspected, *([shard] for shard in suspects)]
             try:
                 self._patience.check()
-                for shards in filter(None, together):
+                for shards in filter(None, groups):
                     outcome.failed |= self._run(source.of(shards), _spans_of(left, shards))
             except TaskHangs as error:
                 log.error("%s", error)

@@ -154,10 +154,10 @@ class PoisonSearch:
         reasons = self._jobs.failing([record for _, (_, record) in every], sinks)
         if not reasons or _longest_row(every, reasons) > in_a_row_max:
             return batch
-        rest = batch.without({(every[at][0], every[at][1][0]) for at in reasons})
+        rest = batch.without({(shard, position) for at, (shard, (position, _)) in enumerate(every) if at in reasons})
         others = [self._went_well] if self._went_well else []
         others += [record for _, (_, record) in islice(rest.each_of(missing), NEIGHBOURS_MAX)]
-        if not self._jobs.computes(rest) or not any(self._jobs.works_for([one], sinks) for one in others):
+        if not self._jobs.computes(rest) or not any(self._jobs.works_for([other], sinks) for other in others):
             return batch
         letters = [(*every[at], f"sink {sinks[0].name}: {sentence(text)}") for at, text in reasons.items()]
         self._put_all(letters, [sink.name for sink in sinks])

@@ -33,6 +33,7 @@ from mld.properties.printable import printable
 
 RECORDS, ARRIVAL_MS = 200, 1_700_000_000_000
 LINES_SHOWN, LINE_CHARACTERS = 20, 500
+"""How many of the last printed lines are shown after an error, and how much of each."""
 EXIT_S = 300.0
 """Longest time for the JVM to write the archive. On a loaded machine it takes a minute."""
 SHARD = StreamShard("training", "shardId-000000000000")
@@ -65,7 +66,7 @@ def train(scratch: Path, kind: ArchiveKind, archive: Path) -> None:
         raise SessionError(f"the sample does not run: {failed[SHARD]}")
     jvm: Any = started.spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     started.close()
-    jvm.stdin.close()
+    jvm.stdin.close()  # the JVM that PySpark has started ends when its standard input ends
     try:
         jvm.wait(EXIT_S)
     except subprocess.TimeoutExpired as error:

@@ -44,6 +44,7 @@ class MicroBatchLoop:
         self.jvm_pid: int | None = None
         """Process id of the JVM, if this host has started one. It is named in the log if a micro-batch does not end."""
         self.last_start = -1e9
+        """When the last micro-batch began, in seconds of the monotonic clock; long ago if there was none."""
         self._is_running = False
 
     async def run(self, engine: Engine) -> NoReturn:
@@ -129,7 +130,7 @@ class MicroBatchLoop:
         self._say_failed(outcome.failed)
 
     def _say_failed(self, failed: Mapping[StreamShard, str]) -> None:
-        """Log why shards stop."""
+        """Log each shard that stops, with the reason."""
         for shard, reason in failed.items():
             log.error("%s stops: %s", shard.label, reason)
 

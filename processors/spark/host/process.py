@@ -36,9 +36,9 @@ def main() -> NoReturn:
         log_by(settings.fit)
         sweep()
         scratch = scratch_directory(daemon_pid)
-        locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
+        locks = [hold(place) for place in dict.fromkeys((directory, scratch))]  # often the same directory
         status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, ready_fd, file))
-        del locks
+        del locks  # which closes and so unlocks them
     except FatalError as error:
         complain(str(error))
     sys.stderr.flush()

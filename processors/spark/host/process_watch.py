@@ -24,6 +24,7 @@ def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[],
         return
 
     def over() -> None:
+        """Close the pidfd, which has become readable because the process has ended, and call `ended`."""
         loop.remove_reader(handle)
         os.close(handle)
         ended()

@@ -41,10 +41,9 @@ DEAD_LETTER = "deadLetter"
 PROBES = 4
 """How many files executors read at the start; with several, probably more than one executor takes part."""
 UNSEEN = (ErrorKind.GONE, ErrorKind.FORBIDDEN)
+"""Kinds of errors that report a file which executors do not find or may not open."""
 NOT_THERE = ("PATH_NOT_FOUND", "java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
-"""Further classes and error conditions, besides the kinds in `UNSEEN`, that report a file which executors do not find
-or may not open.
-"""
+"""Further classes and error conditions that report the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         decoding.check_schema(spark, settings.format, settings.schema, settings.rescued_column)
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
-        own = scratch if settings.is_local else None
+        own = scratch if settings.is_local else None  # executors on other machines cannot write there
         sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(dead_letter_of(settings), spark, own) if settings.dead_letter else None
         frames, health = (
@@ -101,6 +100,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         health.check()
         health.watch(settings.task_timeout_s)  # after `setup`, whose jobs are not the engine's
     except (pipeline.PipelineError, SessionError, SessionGone, SinkError) as error:
+        # After a passing error another attempt may help.
         passing = isinstance(error, (SessionUnreachable, SessionGone, SinkError)) and not isinstance(error, SinkRefused)
         raise FatalError(str(error), EXIT_FAILURE if passing else EXIT_CONFIGURATION) from error
     address = spark.sparkContext.uiWebUrl

@@ -48,8 +48,9 @@ def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
     of_spark: Any = session._jvm.org.apache.spark  # type: ignore[union-attr]
     root, *plans = (frame._jdf.queryExecution().analyzed() for frame in (records, *frames))
     first, *others = map(_nodes, plans)
-    for node in first:
-        if all(any(map(node.equals, nodes)) for nodes in others) and any(map(root.equals, _nodes(node))):
+    for node in first:  # from the top, so the first node that fits is the highest
+        is_in_all = all(any(map(node.equals, nodes)) for nodes in others)
+        if is_in_all and any(map(root.equals, _nodes(node))):  # the rows come from the records
             dataset = of_spark.sql.classic.Dataset.ofRows(session._jsparkSession, node)
             return dataset.persist(of_spark.storage.StorageLevel.MEMORY_AND_DISK())
     return None

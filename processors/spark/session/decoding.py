@@ -50,6 +50,7 @@ NOT_DECODED = {
     Format.AVRO: "not Avro of mld.spark.schema",
     Format.TEXT: "not UTF-8",
 }
+"""By format, the reason for a malformed record if no field is known to be wrong."""
 
 
 class Decoding(NamedTuple):
@@ -166,7 +167,7 @@ def _from_json(format: Format, schema: str) -> str:
     """Return SQL that makes the same columns as `jvm_classes.json_column`, without stray fields and names of wrong
     fields.
 
-    Each text becomes the first of two fields of an object. `from_json` would ignore text after a value; within the
+    Each text is put into an object, as the first of two fields. `from_json` would ignore text after a value; within the
     object such text is an error, or the second field is missing."""
     lines = f"split({UTF8}, '\\n')" if format is Format.JSON_LINES else f"array({UTF8})"
     framed = f"concat('{{\"{_VALUE}\":', line, ',\"{_END}\":0}}')"

@@ -58,6 +58,7 @@ CLASSES = {
     "pyspark.errors.exceptions.base.PySparkTypeError": ErrorKind.SHAPE,
     "pyspark.errors.exceptions.base.PySparkValueError": ErrorKind.SHAPE,
 }
+"""The meaning of an exception by its class, or by the nearest superclass that is listed here."""
 CONDITIONS = {
     "NOT_NULL_ASSERT_VIOLATION": ErrorKind.ROW,
     "FAILED_READ_FILE.FILE_NOT_EXIST": ErrorKind.GONE,
@@ -65,12 +66,14 @@ CONDITIONS = {
     "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS": ErrorKind.CONFLICT,
     "DELTA_MAX_COMMIT_RETRIES_EXCEEDED": ErrorKind.CONFLICT,
 }
+"""The meaning by Spark's error condition. It decides before all else."""
 STATES = {
     "2D521": ErrorKind.CONFLICT,
     "42501": ErrorKind.FORBIDDEN,
     "28": ErrorKind.FORBIDDEN,
     "54001": ErrorKind.SHAPE,
 }
+"""The meaning by SQLSTATE, or by its first two characters, whoever raised the exception."""
 OF_A_ROW = ("21", "22", "23", "44", "54", "P0001")
 """Beginnings of SQLSTATEs for which a row is to blame. In this order: several source rows for one target row, bad data,
 a violated constraint, WITH CHECK OPTION, a text too long for its column, and `raise_error` or a trigger that raises.
@@ -91,6 +94,7 @@ the name of a file.
 """
 FORBIDDEN_STATUS = (401, 403)
 OF_A_FILE = frozenset(("java.io.IOException", "java.io.FileNotFoundException", "java.nio.file.FileSystemException"))
+"""Classes of exceptions whose message may be one of NO_ROOM."""
 
 
 def causes_of(error: BaseException) -> list[Cause]:
@@ -99,6 +103,7 @@ def causes_of(error: BaseException) -> list[Cause]:
     java, at = None, cast("BaseException | None", error)
     while java is None and at is not None and len(found) < CAUSES_MAX:
         found.append(Cause(tuple(f"{one.__module__}.{one.__qualname__}" for one in type(at).__mro__), text=str(at)))
+        # Py4J's own error has the Java exception as `java_exception`, PySpark's translation of it as `_origin`.
         java = getattr(at, "java_exception", None) or getattr(at, "_origin", None)
         at = at.__cause__
     with suppress(Exception):  # the JVM may be gone

@@ -131,9 +131,9 @@ class FailingRows:
         finally:
             context.setLocalProperty(SEARCH, None)  # type: ignore[arg-type]
         raised = self._raised.value if self._raised is not None else ()
-        reports = (str(one).split(" ", 2) for one in outcomes)
+        reports = (str(text).split(" ", 2) for text in outcomes)  # as `MldFailingRows.call` makes them
         return [
-            *(PartitionFailure(*one) for number, *one in raised if number == search),
+            *(PartitionFailure(*report) for number, *report in raised if number == search),
             *(PartitionFailure(int(at), None if row == "?" else int(row), text) for at, row, text in reports),
         ]
 
@@ -192,7 +192,7 @@ def reporting(
                 raise
             text = f"the function {name} raises an exception\n{format_exc()}"
         number, rows_max = map(int, search.split())
-        room = rows_max - len(reported)
+        room = rows_max - len(reported)  # 0: one last report, without a row; less: no more reports
         pandas: Any = import_module("pandas") if is_series else None
         if is_series and len(rows) > 1 and room >= 0:
             halves = []

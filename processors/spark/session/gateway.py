@@ -41,5 +41,6 @@ def encode(settings: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Return a text as escapes of its UTF-16 code units, which Java reads in any properties file."""
     units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

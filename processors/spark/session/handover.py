@@ -30,6 +30,7 @@ RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "
     "subSequenceNumber INT, s STRING, h STRING"
 )
+"""The columns of a page (`batch.page_file`). `s` is the name of the stream, `h` the id of the shard."""
 NAMED = (
     "s AS streamName",
     "h AS shardId",
@@ -73,9 +74,10 @@ NOBODY = WriterIdentity()
 
 
 class Counted(NamedTuple):
-    """Counts of the jobs over `Handed.records`: all records, and malformed ones. `bitmap` has the bits of the malformed
-    records (`batch.jobs`). `stray` counts records with stray fields, and `stray_names` has the names of one of them.
-    The last two cover all records if a column keeps stray fields, otherwise a sample.
+    """Counts of the jobs over `Handed.records`: all records (`seen`), and malformed ones. `bitmap` has the bits of the
+    malformed records (`batch.jobs`). `stray` counts records with stray fields, and `stray_names` has the names of one
+    of them. These two cover all records if a column keeps stray fields, otherwise a sample. `reason` is that of the
+    field that is wrong most often; only `Handed.look` finds it.
     """
 
     seen: int
@@ -135,7 +137,7 @@ class Handover:
         settings = self._settings
         raw = self._session.read.schema(RAW).options(**READING_PAGES).parquet(*pages)
         if suspects is not None:
-            bits = (str(bit) for bit in range(BITS) if suspects[bit >> 3] >> (bit & 7) & 1)
+            bits = (str(bit) for bit in range(BITS) if suspects[bit >> 3] >> (bit & 7) & 1)  # the numbers that are set
             raw = raw.filter(f"{BIT.format('h')} IN ({', '.join(bits)})")
         elif slices is not None:
             numbered = raw.select("*", F.col(ROW_INDEX).alias(NUMBER))
@@ -261,7 +263,7 @@ def _look(parsed: DataFrame, reason: Column) -> Counted:
     # A reason is `<field> is …`, so the part before IS names the field.
     of_bad = parsed.select(BAD, F.when(F.col(BAD), reason).alias(REASON))
     alike = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
-    rows = [(row[0], row.n, row[3]) for row in alike.collect()]
+    rows = [(row[0], row.n, row[3]) for row in alike.collect()]  # is it bad, how many, and one of their reasons
     wrong = sorted((n, reason) for is_bad, n, reason in rows if is_bad)
     most = f"{wrong[-1][1]} ({wrong[-1][0]} of them)" if wrong else None
     return Counted(sum(n for _, n, _ in rows), sum(n for n, _ in wrong), reason=most)

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 CLASS = "MldDeltaLogStore"
+"""Our log store, by which several drivers can write one Delta table on S3."""
 SCHEMES = ("s3", "s3a", "s3n")
 KEY = "spark.delta.logStore.{}.impl"
+"""Setting that names Delta's log store for a scheme."""
 FILES_CLASS, FILES_KEY, LOCAL = "MldLocalFileSystem", "fs.file.impl", "file:///"
+"""Our file system without `chmod`, Hadoop's setting for its class, and the URI of all local files."""
 JSON_CLASS = "MldJson"
 IS = " is "
 """Separates the name of the wrong field from the rest of a reason."""
@@ -52,7 +55,7 @@ def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
     java: Any = session._jvm
     try:
         loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-        with suppress(Exception):
+        with suppress(Exception):  # the class has not been made yet
             return java.java.lang.Class.forName(name, True, loader)
         compiler = java.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(loader)

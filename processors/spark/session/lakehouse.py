@@ -32,6 +32,7 @@ DRIVERS = {
     "jdbc:postgresql:": "org.postgresql:postgresql:42.7.7",
     "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.50.3.0",
 }
+"""The package with the driver of a JDBC catalog's database, by the beginning of its URI."""
 REGION = "client.region"
 """Iceberg's property for the AWS region of Glue and S3."""
 SQL_EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog."
@@ -109,5 +110,6 @@ def _of_catalog(properties: Mapping[str, str]) -> list[str]:
 
 
 def _is_on_aws(properties: Mapping[str, str]) -> bool:
+    """Return whether a catalog needs clients of AWS: it is Glue, or its files are on S3."""
     on_s3 = properties.get("warehouse", "").lower().startswith("s3") or "S3FileIO" in properties.get("io-impl", "")
     return on_s3 or properties["type"] == "glue"

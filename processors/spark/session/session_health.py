@@ -97,7 +97,7 @@ class SessionHealth:
         return [info for info in found if info and info.numActiveTasks]
 
     def _cancel(self, progress: list[tuple[int, int]]) -> None:
-        """Cancel the engine's jobs, and note the stages whose tasks hang."""
+        """Cancel the engine's jobs, and note the stages whose tasks hang. `progress` is from `_progress`."""
         self._hung = [stage for stage, _ in progress]
         self._session.sparkContext.cancelJobsWithTag(TAG)
 
@@ -157,7 +157,7 @@ def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: fl
 
     def is_starved() -> bool:
         """Return whether a job is active although there is no executor."""
-        executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # without the driver
+        executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is counted, too
         return not executors and bool(context.statusTracker().getActiveJobsIds())
 
     def end_session(_: object) -> None:

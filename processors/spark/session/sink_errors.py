@@ -18,6 +18,7 @@ OF_A_RULE = ("22001", "23", "44", "54006")
 violating it, and violates it when it is written.
 """
 RAISED = "P0001"
+"""SQLSTATE of Spark's `raise_error`, by which `sinks.partitions` refuses the name of a directory."""
 REMEDIES = {
     ErrorKind.DISK_FULL: "; make room, nothing was acknowledged and it is tried again",
     ErrorKind.FORBIDDEN: "; give the user of this program that permission",
@@ -33,12 +34,14 @@ OF_KIND: dict[ErrorKind, type[SinkError]] = {
     ErrorKind.SHAPE: SinkRefused,
     ErrorKind.UNKNOWN: JobFailed,
 }
+"""The error for each kind. For all other kinds it is SinkError: wait, and try again."""
 LOCALE = "; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8"
 MODULE = (
     "; install it where the executors run (key mld.spark.conf.spark.pyspark.python), or name what they lack in "
     "mld.spark.conf.spark.submit.pyFiles or mld.spark.conf.spark.archives"
 )
 NO_MODULE = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
+"""Ends of the names of exceptions of a Python worker that lacks a module."""
 
 
 def failure(error: BaseException, doing: str) -> SinkError:

@@ -128,7 +128,7 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         builder = builder.config(name, value)
     try:
         with passed_in_file(conf, scratch / FILE):
-            SparkContext._ensure_initialized()
+            SparkContext._ensure_initialized()  # starts the JVM
         session = builder.getOrCreate()
     except SessionError:
         raise
@@ -260,7 +260,8 @@ def local_cores(master: str) -> int:
 
 
 def environment(settings: SparkSettings, java: Java) -> None:
-    """Set the environment variables that PySpark and the JVM read."""
+    """Set the environment variables that PySpark and the JVM read, and remove those that are meant for another
+    Spark."""
     os.environ["JAVA_HOME"] = str(java.home)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark reads only the environment variable
         os.environ["PYSPARK_PYTHON"] = python
