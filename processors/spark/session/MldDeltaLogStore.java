@@ -27,6 +27,8 @@ public class MldDeltaLogStore extends io.delta.storage.HadoopFileSystemLogStore 
 
   public MldDeltaLogStore(Configuration configuration) { super(configuration); }
 
+  /** Writes a version of the log. Raises FileAlreadyExistsException if another driver has written it, unless
+   * `overwrite` is true. */
   public void write(Path path, Iterator actions, Boolean overwrite, Configuration configuration) throws IOException {
     FileSystem files = path.getFileSystem(configuration);
     try {
@@ -35,7 +37,7 @@ public class MldDeltaLogStore extends io.delta.storage.HadoopFileSystemLogStore 
         out = files.create(path, true);
       } else {
         FSDataOutputStreamBuilder builder = files.createFile(path);
-        builder.overwrite(true);
+        builder.overwrite(true);  // the condition decides, not a check by S3A itself
         builder.must(CONDITION, true);
         out = (FSDataOutputStream) builder.build();
       }

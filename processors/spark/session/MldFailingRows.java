@@ -21,6 +21,7 @@ import org.apache.spark.sql.types.DataTypes;
 public class MldFailingRows implements Function2, UDF0 {
   /** In the stack of an exception that came from Python or through Python, and not from a step above. */
   private static final String OF_RUNNER = "org.apache.spark.api.python.";
+  /** The number of the row that this thread computes; null before the first row. */
   private static final ThreadLocal AT = new ThreadLocal();
   private boolean tellsRows;
   private int rowsMax;
@@ -33,6 +34,7 @@ public class MldFailingRows implements Function2, UDF0 {
     charsMax = chars;
   }
 
+  /** Notes the number of the row that is computed next. Always true: a filter of the frame calls it. */
   public static boolean at(long row) {
     AT.set(Long.valueOf(row));
     return true;
@@ -56,10 +58,12 @@ public class MldFailingRows implements Function2, UDF0 {
       } catch (Exception error) {
         if (error instanceof TaskKilledException) throw error;
         if (error instanceof FetchFailedException) throw error;
+        // If the number has not changed since the failure before, the exception is not that of a new row.
         boolean known = tellsRows && failed.size() < rowsMax && AT.get() != null && !AT.get().equals(before);
         StringWriter written = new StringWriter();
         error.printStackTrace(new PrintWriter(written, true));
         String text = written.toString();
+        // Without numbers of rows, only an exception that did not pass Python lets the next row be computed.
         boolean goesOn = known || (!tellsRows && failed.size() < rowsMax && !text.contains(OF_RUNNER));
         int end = text.length() - charsMax;
         if (end > charsMax) text = text.substring(0, charsMax) + "\n" + text.substring(end);

@@ -14,7 +14,8 @@ import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.immutable.*;
 
 /**
- * The reader of JSON: decodes the data of each record by Spark's own JacksonParser.
+ * The reader of JSON: decodes the data of each record by Spark's own JacksonParser. The data are one JSON value, which
+ * is one event, or lines with one event each. A stray field is one that the schema does not name.
  *
  * A record is malformed as a whole. So reading stops at its first malformed event, since each costs an exception.
  * Jackson ignores some bytes that are not UTF-8, and may take a text for UTF-16 or UTF-32 because of its first bytes.
@@ -23,6 +24,9 @@ import scala.collection.immutable.*;
  *
  * Spark's reader asks the parser for the length of a text only before it converts the text (to a decimal, a time). At
  * that call this class checks such a text.
+ *
+ * Spark sends the object to each task, without its transient fields. It is also the function by which Spark's reader
+ * makes a parser (`apply`).
  */
 public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.Serializable {
   /** How many cells, of some 12 bytes each, a record may make. An object or a list counts as CELLS_OF_VALUE plus the
@@ -50,23 +54,33 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
   /** The most seconds whose microseconds fit into a long; Spark does not check this. */
   static final long SECONDS_MAX = 9223372036854L;
 
+  /** The fields of the payload that the schema names, and the time zone for times without one. */
   private StructType fields;
   private String zone;
+  /** Whether the data are lines of JSON, and whether the payload has a last field for the stray fields. */
   private boolean isOfLines;
   private boolean rescues;
+  /** Indexes of the fields that are times, or that have times within. */
   private int[] times;
   private int cellsOfObject;
   private transient JacksonParser reader;
   private transient JsonFactory factory;
+  /** The bytes of the event that is being read, and how many records this task has read. */
   private transient byte[] line;
   private transient int records;
+  /** Names of stray fields of the record; null if none are looked for in this record. */
   private transient java.util.LinkedHashSet names;
+  /** The stray fields of the event as members of a JSON object, each with a comma before it. */
   private transient StringBuilder rest;
+  /** The largest magnitude of a whole number in the event. It may stand for a time. */
   private transient long largest;
+  /** Whether the record is not malformed so far; if it is, `why` has the reason, empty if that is not known. */
   private transient boolean isWhole;
   private transient String why;
+  /** How many cells the record has made so far, see CELLS_MAX. */
   private transient long cells;
 
+  /** Returns a column that calls `decode` on the column `data`. `type` is the type of its values, in Spark's DDL. */
   public org.apache.spark.sql.Column column(
       String data, String type, String zone, boolean isOfLines, boolean rescues) {
     StructType found = (StructType) DataType.fromDDL(type).asNullable();
@@ -89,12 +103,15 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return ExpressionUtils.column(new Invoke(decoder, "decode", found, attribute, none, true, true, true));
   }
 
+  /** Decodes a record. Returns its events, each with its number; the reason if it is malformed, else null; and the
+   * names of its stray fields, null if there are none. */
   public InternalRow decode(byte[] data) throws Exception {
     java.util.ArrayList events = new java.util.ArrayList();
     isWhole = true;
     why = "";
     cells = 0;
     names = rescues || ++records <= SAMPLE ? new java.util.LinkedHashSet() : null;
+    // Data that are no lines are read at once: the loop begins, and so ends, at their end.
     for (int at = isOfLines ? 0 : data.length, begin = 0; at <= data.length && isWhole; at++) {
       if (at < data.length && data[at] != '\n') continue;
       if (!isOfLines || !new String(data, begin, at - begin).isBlank()) {
@@ -114,6 +131,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return new GenericInternalRow(found);
   }
 
+  /** Decodes the bytes in `line`. Returns the payload; null, after noting the reason, if they are malformed. */
   private Object event() throws Exception {
     try {
       if (reader == null) {
@@ -123,6 +141,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       scala.collection.Iterator rows = reader.parse(line, this, null).iterator();
       if (rows.hasNext()) {
         InternalRow row = (InternalRow) rows.next();
+        // Is one of the times perhaps wrong? `judge` finds out, and costs a second reading.
         boolean isOdd = times.length > 0 && largest > SECONDS_MAX;
         for (int at = 0; at < times.length && !isOdd; at++) {
           DataType type = fields.apply(times[at]).dataType();
@@ -153,6 +172,8 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     }
   }
 
+  /** Returns the reason for the first wrong field within a value; null if there is none. The parser is at the value as
+   * it was written, and `value` is what Spark has made of it. `path` names it in the record. */
   private String wrong(JsonParser json, Object value, DataType type, String path) throws java.io.IOException {
     JsonToken token = json.currentToken();
     boolean isNone = value == null && token != JsonToken.VALUE_NULL;
@@ -208,6 +229,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return new GenericInternalRow(values);
   }
 
+  /** Returns whether a type is a time, or has times within. */
   private static boolean hasTimes(DataType type) {
     if (type instanceof ArrayType) return hasTimes(((ArrayType) type).elementType());
     if (type instanceof MapType) return hasTimes(((MapType) type).valueType());
@@ -217,6 +239,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return found;
   }
 
+  /** Returns whether a value is, or has within, a time that no calendar has. */
   private static boolean hasLater(Object value, DataType type) {
     if (value == null) return false;
     if (isTime(type)) return isLater(((Number) value).longValue(), type);
@@ -234,6 +257,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return false;
   }
 
+  /** Returns the magnitude of a number, of a negative one less 1, so that the result always fits. */
   private static long size(long value) {
     return value < 0 ? -(value + 1) : value;
   }
@@ -242,28 +266,34 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
     return type instanceof DateType || type instanceof TimestampType || type instanceof TimestampNTZType;
   }
 
+  /** Returns whether a time is outside the years 1 to 9999. A date is in days, any other time in microseconds. */
   private static boolean isLater(long value, DataType type) {
     long day = type instanceof DateType ? value : Math.floorDiv(value, DAY_MICROS);
     return day < FIRST_DAY || day > LAST_DAY;
   }
 
+  /** Makes the parser by which Spark's reader reads an event, after checking that the bytes are UTF-8. */
   public Object apply(Object factory, Object text) throws java.io.IOException {
     byte[] data = (byte[]) text;
     this.factory = (JsonFactory) factory;
-    StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data));
+    StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data));  // raises if the bytes are not UTF-8
+    // Jackson takes these first bytes for a byte order mark, or for UTF-16 or UTF-32.
     boolean isOther = data.length == 0 || data[0] <= 0 || (data.length > 1 && data[1] == 0);
     if (isOther) throw new MalformedInputException(data.length);
     return new ToTheEnd(((JsonFactory) factory).createParser(data));
   }
 
+  /** A parser that notes stray fields, counts cells, checks numbers, and at the end checks that no text is left. */
   public class ToTheEnd extends com.fasterxml.jackson.core.util.JsonParserDelegate {
+    /** Whether Spark has just skipped the name of a stray field, so that it skips its value next. */
     private boolean isStray;
 
     public ToTheEnd(JsonParser parser) { super(parser); }
 
+    /** Closes the parser. Spark has read one value, so further text means that the record is malformed. */
     public void close() throws java.io.IOException {
       boolean wasWhole = isWhole;
-      isWhole = false;
+      isWhole = false;  // this stays if the next line raises
       isWhole = wasWhole && delegate.nextToken() == null;
       delegate.close();
     }
@@ -313,6 +343,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       return this;
     }
 
+    /** Returns where the parser is in the event, such as `items[2].price`. */
     private String path() {
       JsonStreamContext at = getParsingContext();
       if (currentToken().isStructStart()) at = at.getParent();
@@ -324,6 +355,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       return path.startsWith(".") ? path.substring(1) : path;
     }
 
+    /** Refuses a text that Spark wants to convert to a number or a time, if it would take too long. */
     private void checkNumber() throws java.io.IOException {
       int length = delegate.getTextLength();
       boolean isShort = length <= DIGITS_MAX;
@@ -334,6 +366,7 @@ public class MldJson extends scala.runtime.AbstractFunction2 implements java.io.
       refuse(path() + IS + text.substring(0, Math.min(length, 80)) + ", a number whose exponent is too large");
     }
 
+    /** Notes the reason, unless there is one already, and stops Spark's reader by an exception. */
     private void refuse(String reason) {
       if (why.isEmpty()) why = reason;
       throw new IllegalStateException(why);
