@@ -34,6 +34,7 @@ class SanitizedLines(logging.Formatter):
         self._fit = fit
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the message on one line, and below it the lines of a traceback if there is one; all sanitized."""
         record = copy(record)
         record.msg, record.args = self._fit(record.getMessage()), ()  # a message is one line, a traceback has several
         return "\n".join(map(self._fit, super().format(record).split("\n")))

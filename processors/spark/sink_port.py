@@ -84,18 +84,19 @@ class GoneBack(SinkRefused):
 
     def __init__(self, sink: str, lacking: Mapping[StreamShard, Gap]) -> None:
         self.reasons = {
-            shard: f"sink {sink} holds {one.label} up to {mark}, and the application has come to {upto}: "
+            shard: f"sink {sink} holds {earlier.label} up to {mark}, and the application has come to {upto}: "
             "the sink has gone back in time (a backup, a standby that lagged), or a checkpoint was moved forward. To "
-            f"fill the gap: mld reset FILE {_shard_options(one)} --to {mark.encode().replace(':', '/')}; "
+            f"fill the gap: mld reset FILE {_shard_options(earlier)} --to {mark.encode().replace(':', '/')}; "
             "to leave it: start once with -D mld.spark.onGap=accept"
-            for shard, (one, mark, upto) in lacking.items()
+            for shard, (earlier, mark, upto) in lacking.items()  # `earlier` is the shard itself, or one of its parents
         }
         super().__init__("; ".join(list(self.reasons.values())[:1]))
 
 
 def _shard_options(shard: StreamShard) -> str:
-    one = f"--shard {shard.shard}"
-    return one if shard.stream_name == shard.stream else f"--stream {shard.stream_name} {one}"
+    """Return the options of `mld reset` that name a shard."""
+    option = f"--shard {shard.shard}"
+    return option if shard.stream_name == shard.stream else f"--stream {shard.stream_name} {option}"
 
 
 @dataclass(frozen=True, slots=True)

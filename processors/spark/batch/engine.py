@@ -198,7 +198,7 @@ class Engine:
 
         If more than `in_a_row_max` records in a row fail, they are not blamed. Raises SinkRefused and PipelineError."""
         log.warning("batch %d fails, searching for the record: %s", self._jobs.number, error)
-        self._health.probe()
+        self._health.probe()  # if even a job without records fails, no record is to blame
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
             return dict.fromkeys(source.ends, f"{error}; correct the pipeline")
         return self._poison.search(source, in_a_row_max)

@@ -231,9 +231,10 @@ class PoisonSearch:
         for sinks, alike in missing.items():
             buried = {buried_in(shard, name, at): at for shard, (at, _), _ in alike for name in sinks}
             buried |= {shard: at for shard, (at, _), _ in alike if passes}
-            every = len(sinks) == max(1, len(self._destinations.sinks))
+            # A letter names no sinks if all lack it, or if there are none and the pipeline writes by itself.
+            all_lack = len(sinks) == max(1, len(self._destinations.sinks))
             with self._jobs.handed_records([record for _, (_, record), _ in alike]) as handed:
-                frame = handed.because([self._settings.fit(why) for *_, why in alike], () if every else sinks)
+                frame = handed.because([self._settings.fit(why) for *_, why in alike], () if all_lack else sinks)
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:

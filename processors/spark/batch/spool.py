@@ -44,7 +44,8 @@ LEFT_S = 7 * 86_400.0
 
 
 class Spool:
-    """A directory of pages. `written` is called on the engine's thread, everything else on any."""
+    """A directory of pages. `written` is called on the engine's thread, everything else on any. The argument `link` is
+    the number of a child's connection."""
 
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
         """Make the directory. `shared`: executors read it as well, so this user's group gets access."""

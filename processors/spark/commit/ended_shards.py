@@ -77,6 +77,7 @@ def decode_retired(value: object, room: int = SHARDS_MAX) -> HighWaterMarks:
         if last < first or room < 0:
             raise ValueError(f"what has ended: no range of shards, or too many of them: {item}")
         ranges.append((stream, first, last))
+    # Only now, because damaged ranges may stand for any number of shards.
     for stream, first, last in ranges:
         marks |= {StreamShard(stream, f"shardId-{number:012d}"): ENDED for number in range(first, last + 1)}
     return marks

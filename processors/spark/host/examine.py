@@ -47,7 +47,7 @@ def _formats(settings: SparkSettings) -> str:
     """Return a text about the PySpark that the lakehouse formats need, for the line that is printed. Raises
     SessionError if the installed PySpark does not fit.
     """
-    spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
+    spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})  # only for their errors
     return "".join(
         f"{name} by your own package, " if lakehouse.is_given(name, settings.conf) else f"{lakehouse.needs(name)}, "
         for name in lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)

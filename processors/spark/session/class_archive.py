@@ -93,8 +93,8 @@ def find(kind: ArchiveKind) -> Path | None:
 def options(java: Java, env: Mapping[str, str], theirs: str = "") -> str:
     """Return the JVM's options that load the archive, with a space before them.
 
-    Return an empty text if there is no archive, or if the user's options concern another one: those of the command line
-    (`theirs`), or those in the environment `env` of the JVM."""
+    Return an empty text if there is no archive, or if the user shares classes in another way (OF_THE_USER), by options
+    of the command line (`theirs`) or in the environment `env` of the JVM."""
     kind = kind_of(java)
     theirs = " ".join([theirs, *(env.get(name, "") for name in OPTIONS_FROM_ENVIRONMENT)])
     archive = find(kind)

@@ -92,7 +92,7 @@ class SessionHealth:
         return [(one.stageId, one.numCompletedTasks + one.numFailedTasks) for one in self._running(stages)]
 
     def _running(self, stages: Iterable[int]) -> list[SparkStageInfo]:
-        """Return what Spark knows of those of these stages that have running tasks."""
+        """Return Spark's information about those of these stages that have running tasks."""
         found = map(self._session.sparkContext.statusTracker().getStageInfo, stages)
         return [info for info in found if info and info.numActiveTasks]
 

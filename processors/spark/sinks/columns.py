@@ -182,8 +182,8 @@ class _Growth:
         return StructType(grown)
 
     def type(self, at: str, had: DataType | None, new: DataType) -> DataType:
-        """Return the type for a column or field, in which it holds the values that it has, of type `had`, and those of
-        the frame, of type `new`. `had` is None for a new column. `at` is the path of the column, for messages.
+        """Return a type for a column or field that holds both its present values, of type `had`, and those of the
+        frame, of type `new`. `had` is None for a new column. `at` is the path of the column, for messages.
         """
         from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 

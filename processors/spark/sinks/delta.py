@@ -166,7 +166,9 @@ class DeltaSink(LakeSink):
         for commit in self._commits(before):
             if entry.token in (commit.get("userMetadata") or ""):
                 figures = commit.get("operationMetrics") or {}
-                return sum(int(figures.get(name, 0)) for name in ROWS[commit["operation"] == "MERGE"])
+                of_append, of_merge = ROWS
+                names = of_merge if commit["operation"] == "MERGE" else of_append
+                return sum(int(figures.get(name, 0)) for name in names)
         return None
 
     # --- the commit --------------------------------------------------------------------------------------------------
@@ -324,10 +326,10 @@ def is_conditional(session: SparkSession, place: str) -> bool:
     path = java.org.apache.hadoop.fs.Path(f"{place.rstrip('/')}/_mld/probe/{java.java.util.UUID.randomUUID()}")
     files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
     try:
-        one, other = (files.createFile(path).overwrite(True).must(CONDITION, True).build() for _ in range(2))
-        one.close()
+        first, second = (files.createFile(path).overwrite(True).must(CONDITION, True).build() for _ in range(2))
+        first.close()  # S3A creates a file when it is closed
         try:
-            other.close()
+            second.close()
         except Exception as error:
             if is_of(error, NOT_MATCHED):
                 return True

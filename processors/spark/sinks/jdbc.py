@@ -288,7 +288,7 @@ class JdbcSink(AdmittedSink):
         except (DataRefused, SinkRefused):
             raise
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, JobFailed) else error
+            cause = error.__cause__ if isinstance(error, JobFailed) else error  # what `frame_writer` has wrapped
             causes = causes_of(cause or error)
             if (found := next((one for one in causes if SQL in one.names), None)) is not None:
                 raise meaning(found, self.name, doing, of_rows=of_rows) from error

@@ -40,11 +40,11 @@ def by_directories(
     for name, (place, type) in places.items():
         if type.typeName() != "string":
             continue
-        most = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
+        bytes_max = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
         value = F.col(place)
         named = F.regexp_replace(value, ESCAPED, "%00") if written is None else written(value)  # of the same length
         why = F.lit(f"{NO_NAME}: that of {name} is too long, has a zero, or is {OF_NULLS}")
-        is_no_name = (F.octet_length(named) > most) | value.contains("\0")
+        is_no_name = (F.octet_length(named) > bytes_max) | value.contains("\0")
         if written is None:
             is_no_name |= value == OF_NULLS
         frame = frame.where(F.when(is_no_name, F.raise_error(why)).otherwise(True))
