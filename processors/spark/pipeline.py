@@ -92,10 +92,10 @@ class Pipeline:
         hook = getattr(self._module, "setup", None)
         if inspect.isfunction(hook):
             (function,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body
-            for one in function.body if isinstance(function, ast.FunctionDef) else ():
-                if isinstance(one, (ast.Import, ast.ImportFrom)):
+            for statement in function.body if isinstance(function, ast.FunctionDef) else ():
+                if isinstance(statement, (ast.Import, ast.ImportFrom)):
                     try:
-                        exec(compile(ast.Module([one], []), "setup", "exec"), dict(vars(self._module)))  # noqa: S102
+                        exec(compile(ast.Module([statement], []), "setup", "exec"), dict(vars(self._module)))  # noqa: S102
                     except Exception as error:
                         raise PipelineError(self._in_words("setup() of the pipeline cannot import", error)) from error
 

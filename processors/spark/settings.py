@@ -108,7 +108,7 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     problems = [str(remark) for remark in remarks if remark.level is Level.ERROR]
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
-    # The daemon's own keys, as texts; `lines` has only those of Spark.
+    # All keys of the file, as texts: the daemon's own are needed, too, and `lines` has only those of Spark.
     plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
     if problems:
         raise SettingsError("\n".join(problems))

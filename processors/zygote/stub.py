@@ -199,10 +199,10 @@ def main(library: str) -> NoReturn:
         _plain(arguments)
     if answer is None or answer[1] == fork_requests.PLAIN:
         _plain(arguments)
-    connection, what, number = answer
-    if what == fork_requests.PID:
+    connection, kind, number = answer
+    if kind == fork_requests.PID:
         _wait(connection, number)
-    _end_as(what, number)
+    _end_as(kind, number)
 
 
 def _plain(arguments: list[bytes]) -> NoReturn:

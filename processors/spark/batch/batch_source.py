@@ -67,8 +67,8 @@ class BatchSource:
 
     def of(self, shards: Sequence[StreamShard]) -> BatchSource:
         """Return a source of these shards only."""
-        preceding = {one: self.preceding[one] for one in shards if one in self.preceding}
-        return replace(self, ends={one: self.ends[one] for one in shards}, preceding=preceding)
+        preceding = {shard: self.preceding[shard] for shard in shards if shard in self.preceding}
+        return replace(self, ends={shard: self.ends[shard] for shard in shards}, preceding=preceding)
 
     def whole(self) -> ShardSpans:
         """Return spans that contain every record."""

@@ -92,8 +92,8 @@ class Engine:
         """Return the position up to which the records of a shard are in every sink and in the dead letter; None if one
         of them has none.
         """
-        every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
-        return lowest(every, shard)
+        of_all = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
+        return lowest(of_all, shard)
 
     def end(self, shards: Preceding) -> dict[StreamShard, str]:
         """Make every sink note that these shards have ended. Return the shards that cannot end, because a sink lacks
@@ -103,7 +103,7 @@ class Engine:
         whether a sink has lost records of the parent. Raises SessionGone and Stopped."""
         failed: dict[StreamShard, str] = {}
         waits = 0
-        while left := {shard: what for shard, what in shards.items() if shard not in failed}:
+        while left := {shard: needed for shard, needed in shards.items() if shard not in failed}:
             source = BatchSource({}, lambda _: iter(()), preceding=left)  # no records: only the marks are checked
             try:
                 for sink in self._destinations.all() if waits else ():

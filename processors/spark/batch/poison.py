@@ -86,8 +86,8 @@ class EndsSession(ValueFailed):
 def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
     """Return the largest number of records in a row, of one shard, that fail. `failing` has indexes of `every`."""
     by_shard = sorted(range(len(every)), key=lambda at: every[at][0])  # stable: the order within a shard stays
-    rows = groupby(by_shard, lambda at: (every[at][0], at in failing))
-    return max((len(list(row)) for (_, fails), row in rows if fails), default=0)
+    runs = groupby(by_shard, lambda at: (every[at][0], at in failing))
+    return max((len(list(run)) for (_, fails), run in runs if fails), default=0)
 
 
 class PoisonSearch:
@@ -150,16 +150,16 @@ class PoisonSearch:
         if len(groups) != 1 or batch.only is not None or self._settings.on_poison is OnPoison.STOP:
             return batch
         ((missing, sinks),) = groups
-        every = list(batch.each_of(missing))
-        reasons = self._jobs.failing([record for _, (_, record) in every], sinks)
-        if not reasons or _longest_row(every, reasons) > in_a_row_max:
+        rows = list(batch.each_of(missing))
+        reasons = self._jobs.failing([record for _, (_, record) in rows], sinks)  # by the index in `rows`
+        if not reasons or _longest_row(rows, reasons) > in_a_row_max:
             return batch
-        rest = batch.without({(shard, position) for at, (shard, (position, _)) in enumerate(every) if at in reasons})
+        rest = batch.without({(shard, position) for at, (shard, (position, _)) in enumerate(rows) if at in reasons})
         others = [self._went_well] if self._went_well else []
         others += [record for _, (_, record) in islice(rest.each_of(missing), NEIGHBOURS_MAX)]
         if not self._jobs.computes(rest) or not any(self._jobs.works_for([other], sinks) for other in others):
             return batch
-        letters = [(*every[at], f"sink {sinks[0].name}: {sentence(text)}") for at, text in reasons.items()]
+        letters = [(*rows[at], f"sink {sinks[0].name}: {sentence(text)}") for at, text in reasons.items()]
         self._put_all(letters, [sink.name for sink in sinks])
         self._jobs.figures.poisoned += len(letters)
         shard, (position, _), reason = letters[0]
@@ -228,13 +228,13 @@ class PoisonSearch:
             shard, (at, _), _ = letter
             if sinks := tuple(sorted(name for name in names if buried_in(shard, name, at) not in marks)):
                 missing.setdefault(sinks, []).append(letter)
-        for sinks, alike in missing.items():
-            buried = {buried_in(shard, name, at): at for shard, (at, _), _ in alike for name in sinks}
-            buried |= {shard: at for shard, (at, _), _ in alike if passes}
+        for sinks, group in missing.items():  # the letters that the same sinks lack, in one commit
+            buried = {buried_in(shard, name, at): at for shard, (at, _), _ in group for name in sinks}
+            buried |= {shard: at for shard, (at, _), _ in group if passes}
             # A letter names no sinks if all lack it, or if there are none and the pipeline writes by itself.
             all_lack = len(sinks) == max(1, len(self._destinations.sinks))
-            with self._jobs.handed_records([record for _, (_, record), _ in alike]) as handed:
-                frame = handed.because([self._settings.fit(why) for *_, why in alike], () if all_lack else sinks)
+            with self._jobs.handed_records([record for _, (_, record), _ in group]) as handed:
+                frame = handed.because([self._settings.fit(why) for *_, why in group], () if all_lack else sinks)
                 self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(self, shard: StreamShard, batch: BatchSource, in_a_row_max: float, until: float) -> str | None:

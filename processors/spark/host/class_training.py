@@ -48,7 +48,10 @@ def events() -> list[Row]:
     """Return records of click events. The last one is malformed, so that the dead letter is used, too."""
     data = [*(EVENT % {b"n": number} for number in range(RECORDS)), b"{"]
     stream, shard = SHARD.stream_name.encode(), SHARD.shard.encode()
-    records = [SparkRecord(one, b"k", b"%d" % n, ARRIVAL_MS, 0, stream, shard) for n, one in enumerate(data, start=1)]
+    records = [
+        SparkRecord(event, b"k", b"%d" % number, ARRIVAL_MS, 0, stream, shard)
+        for number, event in enumerate(data, start=1)
+    ]
     return [(record.position, record) for record in records]
 
 

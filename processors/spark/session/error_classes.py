@@ -102,7 +102,8 @@ def causes_of(error: BaseException) -> list[Cause]:
     found: list[Cause] = []
     java, at = None, cast("BaseException | None", error)
     while java is None and at is not None and len(found) < CAUSES_MAX:
-        found.append(Cause(tuple(f"{one.__module__}.{one.__qualname__}" for one in type(at).__mro__), text=str(at)))
+        names = tuple(f"{base.__module__}.{base.__qualname__}" for base in type(at).__mro__)
+        found.append(Cause(names, text=str(at)))
         # Py4J's own error has the Java exception as `java_exception`, PySpark's translation of it as `_origin`.
         java = getattr(at, "java_exception", None) or getattr(at, "_origin", None)
         at = at.__cause__

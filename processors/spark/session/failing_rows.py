@@ -197,7 +197,7 @@ def reporting(
         if is_series and len(rows) > 1 and room >= 0:
             halves = []
             for part in (slice(len(rows) // 2), slice(len(rows) // 2, None)):
-                values = [one.iloc[part].reset_index(drop=True) for one in (rows, *args, *kwargs.values())]
+                values = [series.iloc[part].reset_index(drop=True) for series in (rows, *args, *kwargs.values())]
                 named = dict(zip(kwargs, values[1 + len(args) :], strict=True))
                 halves.append(call(*values[: 1 + len(args)], **named))
             return pandas.concat(halves, ignore_index=True)

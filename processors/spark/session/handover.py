@@ -262,8 +262,8 @@ def _look(parsed: DataFrame, reason: Column) -> Counted:
 
     # A reason is `<field> is …`, so the part before IS names the field.
     of_bad = parsed.select(BAD, F.when(F.col(BAD), reason).alias(REASON))
-    alike = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
-    rows = [(row[0], row.n, row[3]) for row in alike.collect()]  # is it bad, how many, and one of their reasons
+    by_field = of_bad.groupBy(BAD, F.substring_index(REASON, IS, 1)).agg(F.count("*").alias("n"), F.min(REASON))
+    rows = [(row[0], row.n, row[3]) for row in by_field.collect()]  # is it bad, how many, and one of their reasons
     wrong = sorted((n, reason) for is_bad, n, reason in rows if is_bad)
     most = f"{wrong[-1][1]} ({wrong[-1][0]} of them)" if wrong else None
     return Counted(sum(n for _, n, _ in rows), sum(n for n, _ in wrong), reason=most)

@@ -89,7 +89,7 @@ class SessionHealth:
         tracker, tagged = context.statusTracker(), context._jsc.sc().statusTracker().getJobIdsForTag(TAG)
         jobs = [tracker.getJobInfo(job) for job in {*tagged}.intersection(tracker.getActiveJobsIds())]
         stages = sorted({stage for job in jobs if job for stage in job.stageIds})
-        return [(one.stageId, one.numCompletedTasks + one.numFailedTasks) for one in self._running(stages)]
+        return [(stage.stageId, stage.numCompletedTasks + stage.numFailedTasks) for stage in self._running(stages)]
 
     def _running(self, stages: Iterable[int]) -> list[SparkStageInfo]:
         """Return Spark's information about those of these stages that have running tasks."""

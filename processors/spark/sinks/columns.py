@@ -40,7 +40,7 @@ ABSENT = "the frame lacks columns that are there: %s; NULL or their default is w
 
 def by_name(fields: StructType) -> dict[str, StructField]:
     """Return the fields by their names in lower case."""
-    return {one.name.lower(): one for one in fields}
+    return {field.name.lower(): field for field in fields}
 
 
 def place_of(fields: StructType, name: str) -> tuple[str, DataType] | None:
@@ -50,8 +50,8 @@ def place_of(fields: StructType, name: str) -> tuple[str, DataType] | None:
     from pyspark.sql.types import StructType
 
     known, (first, _, rest) = by_name(fields), name.partition(".")
-    if (one := known.get(name.lower())) is not None:
-        return quoted(one.name), one.dataType
+    if (field := known.get(name.lower())) is not None:
+        return quoted(field.name), field.dataType
     outer = known.get(first.lower())
     within = outer.dataType if outer is not None else None
     inner = place_of(within, rest) if rest and isinstance(within, StructType) else None
@@ -102,7 +102,7 @@ class SinkColumns:
         except ValueError as error:
             raise SinkRefused(f"sink {self._sink}: {error}") from error
         if had.fields:
-            self.say(growth.added, (one.name for name, one in by_name(had).items() if name not in by_name(new)))
+            self.say(growth.added, (field.name for name, field in by_name(had).items() if name not in by_name(new)))
         return whole
 
     def say(self, added: Iterable[str], absent: Iterable[str]) -> None:
@@ -133,7 +133,7 @@ def to_ledger(had: Columns, whole: StructType) -> Columns:
 
     `had` are the columns in the ledger so far. `whole` are the same columns as types (`of_ledger`), after `grown`. A
     column of type void, which the frame lacks, keeps the text that it has in the ledger."""
-    kinds = ((one.name, text_of(one.dataType)) for one in whole)
+    kinds = ((field.name, text_of(field.dataType)) for field in whole)
     return tuple((name, dict(had)[name] if kind == "void" else kind) for name, kind in kinds)
 
 
@@ -144,7 +144,7 @@ def text_of(type: DataType) -> str:
 
     match type:
         case StructType():
-            names = (one.name if PLAIN.fullmatch(one.name) else quoted(one.name) for one in type)
+            names = (field.name if PLAIN.fullmatch(field.name) else quoted(field.name) for field in type)
             return f"struct<{','.join(f'{name}:{text_of(type[at].dataType)}' for at, name in enumerate(names))}>"
         case ArrayType():
             return f"array<{text_of(type.elementType)}>"
@@ -172,13 +172,13 @@ class _Growth:
         if twice := [name for name in unmatched if names.count(name) > 1]:
             raise ValueError(f"the frame has {at}{twice[0]} twice, but for case; rename one in the pipeline")
         grown = []
-        for one in had:
-            got = unmatched.pop(one.name.lower(), None)
-            type = one.dataType if got is None else self.type(f"{at}{one.name}", one.dataType, got.dataType)
-            grown.append(StructField(one.name, type, one.nullable, one.metadata))
-        for one in unmatched.values():  # the new fields
-            self.added.append(f"{at}{one.name}")
-            grown.append(StructField(one.name, self.type(f"{at}{one.name}", None, one.dataType)))
+        for field in had:
+            got = unmatched.pop(field.name.lower(), None)
+            type = field.dataType if got is None else self.type(f"{at}{field.name}", field.dataType, got.dataType)
+            grown.append(StructField(field.name, type, field.nullable, field.metadata))
+        for field in unmatched.values():  # the new fields
+            self.added.append(f"{at}{field.name}")
+            grown.append(StructField(field.name, self.type(f"{at}{field.name}", None, field.dataType)))
         return StructType(grown)
 
     def type(self, at: str, had: DataType | None, new: DataType) -> DataType:
@@ -217,7 +217,8 @@ def fitted(frame: DataFrame, whole: StructType, *, fill: bool = False) -> DataFr
     from pyspark.sql.types import StructField, StructType
 
     kept = by_name(whole) if fill else by_name(frame.schema)
-    target = StructType([StructField(one.name, one.dataType) for one in whole if one.name.lower() in kept]).toNullable()
+    fields = [StructField(field.name, field.dataType) for field in whole if field.name.lower() in kept]
+    target = StructType(fields).toNullable()
     if text_of(frame.schema) == text_of(target):
         return frame
     session, was = frame.sparkSession, frame.sparkSession.conf.get(CASE_SENSITIVE)

@@ -146,7 +146,7 @@ class IcebergSink(LakeSink):
         if (self._property(DELETES) or "").lower() != "true":
             return
         home = self._metadata.metadataFileLocation().rpartition("/")[0]
-        files = (one.file() for one in self._metadata.previousFiles())
+        files = (entry.file() for entry in self._metadata.previousFiles())
         if others := [file for file in files if file.rpartition("/")[0] != home]:
             what = f"sink {self.name}: by {DELETES} a commit may delete {others[0]}, which is not in {home}"
             raise SinkRefused(f"{what}: ALTER TABLE {self._target} SET TBLPROPERTIES ('{DELETES}' = 'false')")
@@ -345,7 +345,7 @@ def make_table(spark: SparkSession, target: str, columns: StructType, partition_
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     parts = ", ".join(_partition(given, columns) for given in partition_by)
     partitioned = f" PARTITIONED BY ({parts})" if parts else ""
-    lines = ", ".join(f"{quoted(one.name)} {text_of(one.dataType)}" for one in columns)
+    lines = ", ".join(f"{quoted(column.name)} {text_of(column.dataType)}" for column in columns)
     spark.sql(f"CREATE TABLE {target} ({lines}) USING iceberg{partitioned}")
 
 

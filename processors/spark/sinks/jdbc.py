@@ -154,7 +154,8 @@ class JdbcSink(AdmittedSink):
         type_of = of_spark.execution.datasources.jdbc.JdbcUtils.getJdbcType
         fields: Any = frame._jdf.schema().fields()
         try:
-            return [Column(one.name(), type_of(one.dataType(), dialect).databaseTypeDefinition()) for one in fields]
+            types = ((field.name(), type_of(field.dataType(), dialect)) for field in fields)
+            return [Column(name, type_.databaseTypeDefinition()) for name, type_ in types]
         except Exception as error:
             why = f"sink {self.name}: PostgreSQL has no type for a column: {first_line(error)}"
             raise SinkRefused(f"{why}; cast it in the pipeline, for instance with to_json") from error

@@ -166,7 +166,7 @@ class LakeSink(AdmittedSink):
         from pyspark.sql.types import BooleanType, StructField, StructType
 
         assert self._merge is not None
-        others = (one for one in whole if one.name != DELETED)
+        others = (column for column in whole if column.name != DELETED)
         changes = fitted(changes, StructType([*others, StructField(DELETED, BooleanType())]))
         session, source = changes.sparkSession, f"mld_changes_{token}"
         changes.createTempView(source)
