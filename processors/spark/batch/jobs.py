@@ -181,10 +181,10 @@ class Jobs:
         while True:
             try:
                 self.figures.attempts += 1
-                found = self.attempt(source, failures + 1)
-                errors: list[Exception] = [error for _, error in found]
+                sink_failures = self.attempt(source, failures + 1)
+                errors: list[Exception] = [error for _, error in sink_failures]
             except (PipelineFailed, SpoolError) as error:
-                found, errors = [], [error]
+                sink_failures, errors = [], [error]
             except (PipelineError, SessionGone):
                 raise
             except Exception as error:
@@ -216,11 +216,12 @@ class Jobs:
                 self._patience.wait(unavailable, waits)
             if _first(errors, InputGone) is not None:
                 self._pipeline.read_again()
-            for sink, _ in found:
+            for sink, _ in sink_failures:
                 self._destinations.reopen(sink)
             if failed is not None and unavailable is None and failures >= attempts_max:
                 if isinstance(failed, DataRefused):
-                    failed.sinks = frozenset(sink.name for sink, error in found if isinstance(error, DataRefused))
+                    refusing = (sink for sink, error in sink_failures if isinstance(error, DataRefused))
+                    failed.sinks = frozenset(sink.name for sink in refusing)
                 raise failed
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
@@ -383,16 +384,16 @@ class Jobs:
         If whole pages have exactly these records, Spark reads the children's pages. Otherwise, or if the pages are
         small, the records are first written into one page. The frames are valid within this block. Raises
         SpoolError."""
-        found = source.pages_of(batch)
-        if found is None or (self.figures.attempts < 2 and _are_small(found)):
+        pages = source.pages_of(batch)
+        if pages is None or (self.figures.attempts < 2 and _are_small(pages)):
             part = [record for _, rows in sorted(source.part(batch).items()) for _, record in rows]
             with self.handed_records(part, suspects=suspects) as handed:
                 yield handed, len(part)
             return
         started = time.monotonic()
-        handed = self._handover.of_pages(self.spool.uris(found), suspects=suspects)
+        handed = self._handover.of_pages(self.spool.uris(pages), suspects=suspects)
         self.figures.handover_s += time.monotonic() - started
-        yield handed, sum(offer.records for offer in found)
+        yield handed, sum(page.records for page in pages)
 
     @contextmanager
     def handed_records(

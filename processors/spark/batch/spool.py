@@ -139,6 +139,7 @@ class S3Spool(Spool):
         return copy
 
     def _uri(self, path: Path) -> str:
+        """Wait until the page is copied to the bucket, and return the URI of the copy. Raises SpoolError."""
         try:
             return self._store.uri(self._copy(path).result())
         except OSError as error:
@@ -147,6 +148,7 @@ class S3Spool(Spool):
 
     def remove(self, path: Path) -> None:
         super().remove(path)
+        # By now the page may still be copied: `_delete` waits for that.
         if (copied := self._copied.pop(path.name, None)) is not None:
             self._workers.submit(self._delete, copied)  # if that fails, a later host sweeps it
 

@@ -152,6 +152,7 @@ def _check_version(value: Mapping[str, Any], where: str) -> None:
 
 
 def _integer(value: object) -> int:
+    """Return the number of an entry. Raises ValueError for any other value."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < NUMBER_MAX:
         raise ValueError(f"no number of an entry: {value!r}")
     return value

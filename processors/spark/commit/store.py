@@ -258,6 +258,8 @@ class PosixStore:
         top = self.root / path
 
         def failed(error: OSError) -> None:
+            """Raise the error of a directory that cannot be listed. Ignore it if `path` does not exist, or is the
+            store."""
             is_absent = isinstance(error, FileNotFoundError) and error.filename == str(top)
             if path and not is_absent:
                 raise error

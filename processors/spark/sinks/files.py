@@ -131,6 +131,7 @@ class FileSink(AdmittedSink):
             columns = head.columns if head else ()
             if frame is not None:
                 as_wanted, columns = self._fitted(head, frame)
+                # The frame was converted for an older head, and so were the staged files.
                 if token and as_wanted is not frame:
                     raise SinkError(f"sink {self.name}: another writer has added columns meanwhile; it is tried again")
             return replace(entry, columns=columns, moves=_moves(entry.number, files))

@@ -165,23 +165,24 @@ class JdbcSink(AdmittedSink):
         staging table with the statement that copies its rows. Raises SinkRefused if the frame does not fit the table.
         """
         at, keys = f"sink {self.name}: table {target.place}", self._spec.keys
-        columns, have = self._columns_of(frame), self._columns(connection, target)
+        columns, existing = self._columns_of(frame), self._columns(connection, target)
         self._merge.check_named([column.name.lower() for column in columns], "the frame has no such column; select it")
-        found = postgres_sql.fitted(at, columns, have, keys, self._spec.order_by)
+        matching = postgres_sql.fitted(at, columns, existing, keys, self._spec.order_by)
         key_places = postgres_sql.places_of(keys, columns)
         order_places = postgres_sql.places_of(self._spec.order_by, columns)
-        if not have:
+        if not existing:
             lines = [f"{postgres_sql.quoted(column.name)} {column.type}" for column in columns]
             if key_places:
                 lines.append(f"PRIMARY KEY ({postgres_sql.listed(columns[place].name for place in key_places)})")
             connection.run(postgres_sql.create(target, lines, self._given.get("createtableoptions", "")))
             log.info("sink %s: made table %s", self.name, target.place)
-            have = self._columns(connection, target)  # read again, because another writer may have made the table
-            found = postgres_sql.fitted(at, columns, have, keys, self._spec.order_by)
-        added = [column for column in found if column not in have]
+            # Read again, because another writer may have made the table.
+            existing = self._columns(connection, target)
+            matching = postgres_sql.fitted(at, columns, existing, keys, self._spec.order_by)
+        added = [column for column in matching if column not in existing]
         for column in added:
             connection.run(postgres_sql.add_column(target, column))
-        absent = (column for column in have if column not in found)
+        absent = (column for column in existing if column not in matching)
         self._drift.say((column.name for column in added), (column.name for column in absent))
         # Of several rows with one key, the row of the newest record is used, if the frame has the records' positions.
         has_sequence = postgres_sql.places_of((SEQUENCE,), columns)
@@ -193,9 +194,9 @@ class JdbcSink(AdmittedSink):
                 self.name,
             )
             self._has_warned = True
-        table = target._replace(table=postgres_sql.stage_name(time.time(), uuid4().hex))
-        connection.run(postgres_sql.create_stage(table, columns, key_places))
-        return Staging(table, postgres_sql.take_over(target, table, found, key_places, newest, order_places))
+        staging = target._replace(table=postgres_sql.stage_name(time.time(), uuid4().hex))
+        connection.run(postgres_sql.create_stage(staging, columns, key_places))
+        return Staging(staging, postgres_sql.take_over(target, staging, matching, key_places, newest, order_places))
 
     def _staged(self, frame: DataFrame, staging: Staging) -> int:
         """Let Spark write the frame into the staging table, whose columns are named by their places: c0, c1, … The

@@ -97,7 +97,8 @@ class LakeSink(AdmittedSink):
             return self._raced(lambda: self._attempt(frame, None, batch, batch_id), doing)
         merge = self._merge
         self._raced(lambda: self._admission.check(self._head(), batch), doing)  # a worker without its lease stops here
-        changes = self._raced(of_rows()(lambda: merge.newest(frame).localCheckpoint()), doing)
+        compute = of_rows()(lambda: merge.newest(frame).localCheckpoint())  # an error of this job is one of its rows
+        changes = self._raced(compute, doing)
         try:
             return self._raced(lambda: self._attempt(merge.rows(changes), changes, batch, batch_id), doing)
         finally:
