@@ -220,7 +220,7 @@ class Uploads(PosixStore):
         self._target = target
 
     def persist(self, path: str, files: Sequence[str]) -> None:
-        """Upload these files below a directory to the bucket, where they are durable."""
+        """Copy these files below a directory to the bucket, where they are durable."""
 
         def upload(name: str) -> None:
             self._target.upload(f"{path}/{name}", self.root / path / name)
