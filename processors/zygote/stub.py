@@ -132,7 +132,7 @@ class Forks:
     def _spawn(self) -> None:
         """Start a server on a socket that already listens, so that stubs can ask while the server still imports."""
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        mask = posix.umask(0o177)
+        mask = posix.umask(0o177)  # only this user may connect
         try:
             listener.bind(self._path)
             listener.listen(BACKLOG)
@@ -145,6 +145,7 @@ class Forks:
         posix.close(end)
         arguments = [sys.executable, f"{self._library}/mld/processors/zygote/__main__.py", "--serve", self._path]
         owner = [str(part) for part in self._owner]
+        # The server serves other children, too, so it does not get the variables of this one.
         own = fork_requests.per_child(self._environment)
         environment = {name: value for name, value in self._environment.items() if name not in own}
         try:

@@ -60,7 +60,7 @@ class BatchSource:
         """Return a source without the records `left_out`. Its ends stay the same."""
 
         def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
-            """Yield the rows within these spans that are not left out, each with its shard."""
+            """Yield the same rows as the whole source, but not those left out."""
             return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
 
         return replace(self, each=each, pages_of=lambda _: None)
@@ -90,7 +90,7 @@ def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
         ]
 
     def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
-        """Yield the rows within these spans, each with its shard."""
+        """Yield the rows of all slices that overlap these spans, each with its shard."""
         for piece in wanted(spans):
             for row in spool.rows(piece.offer):
                 if fresh(row[0], piece.after):

@@ -111,7 +111,7 @@ class Running:
             log.warning("what ran when a session ended is not known: %s", error)
             with suppress(OSError):
                 file.unlink()  # it may be no file, but a pipe
-        self._note_end()
+        self._note_end()  # the last session has ended over the records that the file notes as running
 
     @property
     def suspects(self) -> Spans:
@@ -193,8 +193,9 @@ def _encoded(spans: Spans) -> list[list[Any]]:
 
 def _decoded(kept: Any) -> dict[StreamShard, RunningSpan]:
     """Return the spans from the JSON of the file. Raises an error of any kind if it is damaged."""
-    at = RecordPosition.decode
-    return {
-        StreamShard(str(stream), str(shard)): RunningSpan(at(a), at(b), *map(int, ends))  # type: ignore[arg-type]
-        for stream, shard, a, b, *ends in kept
-    }
+    decode = RecordPosition.decode
+    spans: dict[StreamShard, RunningSpan] = {}
+    for stream, shard, first, last, *rest in kept:
+        span = RunningSpan(decode(first), decode(last), *map(int, rest))  # type: ignore[arg-type]
+        spans[StreamShard(str(stream), str(shard))] = span
+    return spans

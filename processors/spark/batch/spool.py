@@ -161,8 +161,9 @@ class S3Spool(Spool):
         Objects whose names are not those of a spool's copies are left alone."""
         objects, prefix = self._store.objects, self._store.prefix
         with suppress(OSError):
-            found = [one for one in objects.list(f"{prefix}{begin}") if _COPY.fullmatch(one.key.removeprefix(prefix))]
-            objects.delete([one.key for one in found if objects.now_s() - one.modified_s > older_s])
+            listed = objects.list(f"{prefix}{begin}")
+            copies = [copy for copy in listed if _COPY.fullmatch(copy.key.removeprefix(prefix))]
+            objects.delete([copy.key for copy in copies if objects.now_s() - copy.modified_s > older_s])
 
     def close(self) -> None:
         """Delete our copies and the directory, within CLOSE_WAIT_S. A later host removes copies that are left."""

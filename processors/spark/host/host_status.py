@@ -33,7 +33,8 @@ class HostStatus:
     ) -> None:
         self._file = directory / STATUS_FILE
         self._ok = True
-        self._counters = Counter(dict.fromkeys(("triggers", *counted(MicroBatch((), ()), BatchOutcome())), 0))
+        names = ("triggers", *counted(MicroBatch((), ()), BatchOutcome()))
+        self._counters = Counter(dict.fromkeys(names, 0))
         """Counters since the start of the host. docs/use/spark-operating.md describes each of them."""
         self._values: dict[str, object] = {
             "version": VERSION,

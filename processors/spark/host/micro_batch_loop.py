@@ -95,6 +95,7 @@ class MicroBatchLoop:
         offers = [offer for offer in taken if offer.link in self._children]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
+        # Here only the sinks count, not the dead letter: a page that all sinks hold makes no rows again.
         repeated = sum(offer.records for offer in offers if not fresh(offer.last, engine.held(offer.shard)))
         outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
         outcome.figures.dropped = repeated

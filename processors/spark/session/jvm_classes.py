@@ -50,8 +50,8 @@ def install(session: SparkSession) -> None:
 
 
 def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
-    """Return a class after making it known to this JVM and its executors. Raises SessionError, whose text ends with
-    `remedy`."""
+    """Return the Java class `name`. The first call in a JVM compiles it, and makes it known to this JVM and its
+    executors. Raises SessionError, whose text ends with `remedy`."""
     java: Any = session._jvm
     try:
         loader = java.java.lang.Thread.currentThread().getContextClassLoader()
@@ -74,10 +74,10 @@ def everywhere(session: SparkSession, name: str, remedy: str = "") -> Any:
 
 
 def json_column(session: SparkSession, data: str, type: str, *, of_lines: bool, rescues: bool) -> Column:
-    """Return an expression that decodes a column of JSON, or of lines of JSON. `type` is its type in Spark's DDL: a
-    struct of the events (each a payload and a number), the reason why they are malformed (null if they are not, empty
-    if unknown), and the names of stray fields. `rescues`: the last field of the payload is a text for stray fields.
-    Raises any exception if this Spark lacks a method that the class calls."""
+    """Return an expression that decodes the column `data` of JSON, or of lines of JSON. `type` is the type of the
+    result in Spark's DDL: a struct of the events (each a payload and a number), the reason if the record is malformed
+    (null if it is not, empty if the reason is unknown), and the names of stray fields. `rescues`: the last field of the
+    payload is a text for stray fields. Raises any exception if this Spark lacks a method that the class calls."""
     from pyspark.sql.classic.column import Column
 
     decoder = everywhere(session, JSON_CLASS).newInstance()

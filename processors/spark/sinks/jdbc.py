@@ -263,7 +263,8 @@ class JdbcSink(AdmittedSink):
             connection.run(staging.statement)
 
     def _head(self, connection: JdbcConnection, target: TableName, lock: str = "") -> LedgerEntry | None:
-        """Return the present entry of the table; None if it has none. `lock` is a lock clause of SQL."""
+        """Return the present entry of the table; None if there is no row, or no commit yet (an empty text). `lock` is a
+        lock clause of SQL."""
         place = target._replace(table=LEDGER_TABLE).place
         query = f"SELECT left(entry, {ENTRY_CHARS_MAX}) FROM {place} WHERE target = ? {lock}"  # noqa: S608
         rows = connection.run(query, target.table)

@@ -38,7 +38,7 @@ def by_directories(
     if not places:
         return frame
     for name, (place, type) in places.items():
-        if type.typeName() != "string":
+        if type.typeName() != "string":  # other values have short names
             continue
         bytes_max = min(NAME_BYTES_MAX - len(f"{name}=".encode()), DIRECTORY_BYTES_MAX // len(columns))
         value = F.col(place)

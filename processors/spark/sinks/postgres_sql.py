@@ -95,22 +95,23 @@ def fitted(
     names = [column.name.lower() for column in frame]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SinkRefused(f"{at}: the frame has column {twice[0]} twice; rename one in the pipeline")
+    # The second dictionary comes last, so that an exact name wins.
     known = {column.name.lower(): column for column in table} | {column.name: column for column in table}
-    found = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
-    if absent := [found[place].name for place in places_of(keys, frame) if table and found[place] not in table]:
+    matching = [known.get(column.name) or known.get(column.name.lower(), column) for column in frame]
+    if absent := [matching[place].name for place in places_of(keys, frame) if table and matching[place] not in table]:
         raise SinkRefused(f"{at}: key {absent[0]} is no column of the table; add it, with a unique index")
-    ordered = ((found[place], frame[place]) for place in places_of(order, frame))
+    ordered = ((matching[place], frame[place]) for place in places_of(order, frame))
     if texts := [column for column, given in ordered if is_text(column) and not is_text(given)]:
         raise SinkRefused(
             f"{at}: orderBy names {texts[0].name}, which is {texts[0].type} there, where 9 is newer than 10; give it "
             "the type that it has in the frame, or cast it to text in the pipeline"
         )
-    if left := [column.name for column in table if column.required and column not in found]:
+    if left := [column.name for column in table if column.required and column not in matching]:
         raise SinkRefused(
             f"{at}: column {left[0]} takes no NULL and has no default, and the frame does not have it; add it in the "
             "pipeline, or give it a default"
         )
-    return found
+    return matching
 
 
 def is_text(column: Column) -> bool:
