@@ -151,7 +151,7 @@ def load(spec: str, sinks: Iterable[str]) -> Pipeline:
             f"mld.spark.pipeline is {spec!r}; write path/to/pipeline.py:function or path/to/pipeline.sql"
         )
     path = Path(name)
-    _read(path)
+    _read(path)  # for its errors: `_module` reads the file again
     module = _module(path)
     transform = getattr(module, function, None)
     if not callable(transform):

@@ -203,7 +203,7 @@ def _sink(lines: SinkLines, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
     def names(name: str) -> tuple[str, ...]:
         """Return the columns that the sink's key `name` lists."""
         parts = BETWEEN_COLUMNS.split(lines.values.get(name, ""))
-        return tuple(one for part in parts if (one := part.strip()))
+        return tuple(column for part in parts if (column := part.strip()))
 
     return SinkSpec(
         name=lines.name,

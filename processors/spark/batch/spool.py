@@ -99,7 +99,7 @@ class Spool:
 
     def remove_pages(self, link: int, kept: set[tuple[int, int]]) -> None:
         """Remove all pages of a child, also unfinished ones, except those in `kept` (pairs of link and number)."""
-        kept_paths = {self.page(*one) for one in kept}
+        kept_paths = {self.page(*page) for page in kept}
         for path in self.directory.glob(f"{link:08d}-*.parquet"):
             if path not in kept_paths:
                 self.remove(path)

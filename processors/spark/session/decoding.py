@@ -78,6 +78,7 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, resc
         if rescued is not None and rescued.lower() in named:
             raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of mld.spark.schema; name another one")
         decoded = decoding(session, format, schema, rescued).decoded
+        # To get the schema of a frame, Spark analyses its expressions, and raises an error if one is wrong.
         assert session.range(0).select(F.lit(b"").alias("data")).select(decoded).schema
     except SessionError:
         raise

@@ -271,7 +271,7 @@ class DeltaSink(LakeSink):
         java: Any = self._spark._jvm
         session: Any = self._spark._jsparkSession
         place: Any = self._target
-        if "/" not in self._target:
+        if "/" not in self._target:  # a name in the catalog, not a path
             state = session.sessionState()
             place = state.sqlParser().parseTableIdentifier(self._target)
             if not state.catalog().tableExists(place):

@@ -156,10 +156,11 @@ def take_over(
     into, rows = f"INSERT INTO {target.place} ({listed(names)})", f"{', '.join(values)} FROM {stage.place} s"
     if not keys:
         return f"{into} SELECT {rows}"
+    # DISTINCT ON keeps the first row of each key. Numbers stand for columns of the SELECT, from 1 on.
     key = ", ".join(str(place + 1) for place in keys)
-    given = [f"{values[place]} DESC NULLS LAST" for place in order]
-    given += [f"CAST(s.c{place} AS NUMERIC) DESC" for place in newest]
-    by = ", ".join((key, *given, f"s.{ROW} DESC"))
+    newest_first = [f"{values[place]} DESC NULLS LAST" for place in order]
+    newest_first += [f"CAST(s.c{place} AS NUMERIC) DESC" for place in newest]
+    by = ", ".join((key, *newest_first, f"s.{ROW} DESC"))
     rest = [quoted(name) for place, name in enumerate(names) if place not in keys]
     action = f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in rest)}" if rest else "NOTHING"
     if rest and order:
