@@ -281,7 +281,7 @@ class Server:
         """Return a descriptor that becomes readable when the owner ends. If it has ended, withdraw and return None."""
         with contextlib.suppress(OSError):
             handle = own(os.pidfd_open(owner[0]), close=True)
-            if fork_requests.process_identity(owner[0]) == owner:
+            if fork_requests.process_identity(owner[0]) == owner:  # otherwise another process has this pid by now
                 return handle
             os.close(handle)
         self._withdraw()

@@ -138,8 +138,8 @@ class Destinations:
                 dead.retire(passed)
 
     def _is_past(self, buried: StreamShard, at: RecordPosition) -> bool:
-        """Return whether the mark of a buried record, which is `at` this position, is no longer needed: the sink that
-        failed over the record has moved past it, or does not exist any more.
+        """Return whether the mark `buried` of a record at the position `at` is no longer needed: the sink that failed
+        over the record has moved past it, or does not exist any more.
         """
         shard, sink = buried.shard.split(OF_A_RECORD)[:2]
         return sink not in self.marks or not fresh(at, self.marks[sink].get(StreamShard(buried.stream, shard)))

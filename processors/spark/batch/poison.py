@@ -410,5 +410,5 @@ class PoisonSearch:
         self._put_all(letters, names if self._destinations.sinks else [PIPELINE], isinstance(error, EndsSession))
         for sink in sinks:
             self._patiently(sink, partial(go_past, sink))
-        self._jobs.own.update(source.ends)
+        self._jobs.own.update(source.ends)  # goes past the record if there are no sinks
         self._jobs.figures.poisoned += 1

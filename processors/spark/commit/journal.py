@@ -166,6 +166,7 @@ class Journal:
             head = self.head()
             self.check_owned(token, head)
             entry = follow(head)
+            # A time that the head has fenced stays fenced.
             entry = replace(entry, swept_to=max(entry.swept_to, head.swept_to if head else 0))
             if self._took(entry):
                 return entry

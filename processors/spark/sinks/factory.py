@@ -89,7 +89,7 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     _need_path(spec)
     _check_mode(spec, "append", "merge")
     format, is_merge = spec.format.lower(), spec.mode.lower() == "merge"
-    for option in spec.options:
+    for option in spec.options:  # a MERGE into Iceberg uses none of them
         if option.lower().startswith(OURS[format]) or (is_merge and format == "iceberg"):
             raise SinkRefused(
                 f"mld.spark.sink.{spec.name}.options.{option} has no effect, or would take rows elsewhere than the "
