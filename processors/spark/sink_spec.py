@@ -51,6 +51,8 @@ class SinkSpec:
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether other writers may write to this sink, too (`mld.spark.sink.<name>.writers`)."""
+    path_key: str | None = None
+    """The key that names the path, if it is not `mld.spark.sink.<name>.path`."""
     private: bool = False
     """Whether only this user may read the sink's files. Otherwise the umask decides."""
     one_file: bool | None = None

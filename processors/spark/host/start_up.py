@@ -166,6 +166,7 @@ def dead_letter_of(settings: SparkSettings) -> SinkSpec:
         settings.dead_letter,
         writer=settings.writer,
         shared=True,
+        path_key="mld.spark.deadLetter",
         private=settings.is_local,
         one_file=True,
         s3=settings.s3,

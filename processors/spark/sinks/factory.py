@@ -102,8 +102,7 @@ def _files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
     """Return the sink of a directory on a disk or in a bucket. Raises SinkRefused."""
     _check_mode(spec, "append")
     path = _need_path(spec)
-    # Only the dead letter of a local session is private.
-    key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
+    key = spec.path_key or f"mld.spark.sink.{spec.name}.path"
     if not is_s3(path):
         return FileSink(spec, PosixStore(local_directory(path, key), private=spec.private))
     assert spec.s3 is not None, "the settings say it of every sink"

@@ -14,6 +14,7 @@ from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
 from mld.processors.spark.positions import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.sink_spec import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.files import FileSink
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.unit.spark.twins import settings_of
@@ -85,3 +86,10 @@ def test_a_shard_that_has_ended_stays_ended_for_every_kind_of_sink(tmp_path, kin
 def test_a_commit_of_the_dead_letter_is_one_file_for_this_user_alone() -> None:
     spec = dead_letter_of(settings_of("mld.spark.deadLetter = /dead"))
     assert (spec.one_file, spec.private, spec.shared) == (True, True, True)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://cluster:7077"])
+def test_a_bad_path_of_the_dead_letter_is_refused_by_its_key(master):
+    settings = settings_of("mld.spark.deadLetter = hdfs://node/dead", f"mld.spark.master = {master}")
+    with pytest.raises(SinkRefused, match=r"mld\.spark\.deadLetter"):
+        make_sink(dead_letter_of(settings), None)
