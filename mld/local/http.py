@@ -1,8 +1,7 @@
-"""`HttpConnection`: a small HTTP/1.1 server on `asyncio.Protocol`, with keep-alive, pipelining and chunked answers
-only.
+"""`HttpConnection`: an HTTP/1.1 server on `asyncio.Protocol`, for AWS SDK clients on the loopback interface.
 
-It serves AWS SDK clients on the loopback interface: bodies have a Content-Length, and requests are answered one after
-the other. The size of a request is bounded; the connection of a client that exceeds the bound is closed.
+The library `h11` implements the protocol. Requests are answered one after the other. The size of a request is bounded;
+the connection of a client that exceeds the bound is closed.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 
+import h11
+
 from mld.core.webrule import joined_headers
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,6 @@ log = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """Largest body. PutRecords accepts 10 MiB of data, which are 13.4 MiB of base64, plus the keys."""
-_JOINED_BYTES_MAX = 64 * 1024
-"""Up to this size, a body is joined to the head and sent in one write. For larger bodies the copy would cost more."""
 _PHRASES = {one.value: one.phrase for one in HTTPStatus}
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 Connections = set[asyncio.Transport]
@@ -107,7 +106,7 @@ Handler = Callable[[HttpRequest, Peer], HttpResponse | Coroutine[None, None, Non
 
 
 class HttpConnection(asyncio.Protocol, Peer):
-    """The connection of one client. Requests are answered in order, one at a time.
+    """The connection of one client. Requests are answered in order, one at a time. `h11` reads and writes the protocol.
 
     If the client begins with the preface of HTTP/2, the connection is passed to the protocol that `http2` makes.
     """
@@ -121,12 +120,14 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._handle = handle
         self._connections = connections
         self._http2 = http2
-        self._buffer = bytearray()
-        self._head: tuple[HttpRequest, int, int] | None = None
-        """The next request if its head has come: without its body, with the place and the length of the body."""
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._first: bytes | None = b""
+        """The first bytes, until they show whether the client speaks HTTP/2; None afterwards."""
+        self._request: HttpRequest | None = None
+        """The request whose body is still coming."""
+        self._body = bytearray()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._close_after = False  # whether to close the connection after the present answer
         self._is_head = False  # whether the present request is HEAD, whose answer has no body
         self._transport: asyncio.Transport | None = None
         self._arrived_at = ""
@@ -151,12 +152,18 @@ class HttpConnection(asyncio.Protocol, Peer):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Keep the bytes, and handle the requests that are complete. Abort if the client sends too much."""
-        self._buffer += data
-        if len(self._buffer) > HEAD_BYTES_MAX + BODY_BYTES_MAX:
-            self.abort()
-            return
+        """Handle the requests that are complete. Abort if the client sends too much while it is being answered."""
+        if self._first is not None:
+            self._first += data
+            if _HTTP2_PREFACE.startswith(self._first[: len(_HTTP2_PREFACE)]):
+                if len(self._first) >= len(_HTTP2_PREFACE):
+                    self._hand_over(self._first)
+                return
+            data, self._first = self._first, None
+        self._h11.receive_data(data)
         self._advance()
+        if self._h11.their_state is h11.DONE and len(self._h11.trailing_data[0]) > HEAD_BYTES_MAX + BODY_BYTES_MAX:
+            self.abort()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -171,11 +178,13 @@ class HttpConnection(asyncio.Protocol, Peer):
     def _advance(self) -> None:
         """Handle the requests that are complete, unless one is being answered or the client does not take answers."""
         while self._transport is not None and self._task is None and self._writable.is_set():
-            request = self._next_request()
+            try:
+                request = self._next_request()
+            except h11.RemoteProtocolError:
+                self._refuse()
+                return
             if request is None:
                 return
-            self._close_after = request.headers.get("connection", "").lower() == "close"
-            self._is_head = request.method == "HEAD"
             self.start_answer(self._handle, request)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
@@ -185,58 +194,46 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._advance()
 
     def _next_request(self) -> HttpRequest | None:
-        """Take the next request from the buffer; None if it is not complete yet."""
-        if self._head is None and not self._read_head():
-            return None
-        assert self._head is not None
-        request, start, length = self._head
-        if len(self._buffer) < start + length:
-            return None
-        request.body = bytes(memoryview(self._buffer)[start : start + length])
-        del self._buffer[: start + length]
-        self._head = None
-        return request
+        """Return the next request; None if it is not complete yet. Raises h11.RemoteProtocolError."""
+        while True:
+            match self._h11.next_event():
+                case h11.Request() as head:
+                    self._begin(head)
+                case h11.Data(data=data):
+                    self._body += data
+                    if len(self._body) > BODY_BYTES_MAX:
+                        raise h11.RemoteProtocolError("a body that is too long")
+                case h11.EndOfMessage():
+                    request, self._request = self._request, None
+                    assert request is not None
+                    request.body, self._body = bytes(self._body), bytearray()
+                    return request
+                case _:
+                    return None
 
-    def _hand_over(self) -> None:
+    def _begin(self, head: h11.Request) -> None:
+        """Note a request whose head has come, and let the client send the body if it waits for that."""
+        headers = joined_headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
+        self._is_head = head.method == b"HEAD"
+        self._request = HttpRequest(head.method.decode(), head.target.decode(), headers, b"", self._arrived_at)
+        if self._h11.they_are_waiting_for_100_continue:
+            self._write(h11.InformationalResponse(status_code=100, headers=[]))
+
+    def _refuse(self) -> None:
+        """Answer an unreadable request, and close the connection."""
+        if self._h11.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.respond(HttpResponse(b'{"__type":"SerializationException","message":"unreadable request"}', 400))
+        if self._transport is not None:
+            self._transport.close()
+
+    def _hand_over(self, received: bytes) -> None:
         """Pass the connection to the HTTP/2 protocol, together with all bytes received so far."""
         assert self._transport is not None
         transport, self._transport = self._transport, None
         successor = self._http2(self._handle, self._connections)
         transport.set_protocol(successor)
         successor.connection_made(transport)
-        successor.data_received(bytes(self._buffer))
-
-    def _read_head(self) -> bool:
-        """Parse the head of the next request, and return whether it was complete. Answers an unreadable one with
-        400.
-        """
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._buffer) > HEAD_BYTES_MAX:
-                self.abort()
-            return False
-        if self._buffer.startswith(_HTTP2_PREFACE):
-            self._hand_over()
-            return False
-        lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        parts = lines[0].split(" ")
-        fields = [line.partition(":") for line in lines[1:]]
-        headers = joined_headers((name, value.strip()) for name, _, value in fields)
-        length = headers.get("content-length", "0")
-        if (
-            len(parts) != 3
-            or not all(name and name.strip() == name and colon and "\n" not in value for name, colon, value in fields)
-            or not length.isdigit()
-            or int(length) > BODY_BYTES_MAX
-            or "transfer-encoding" in headers
-        ):
-            self._close_after = True
-            self.respond(HttpResponse(b'{"__type":"SerializationException","message":"unreadable request"}', 400))
-            return False
-        if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._head = (HttpRequest(parts[0], parts[1], headers, b"", self._arrived_at), end + 4, int(length))
-        return True
+        successor.data_received(received)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -246,43 +243,46 @@ class HttpConnection(asyncio.Protocol, Peer):
 
     def respond(self, response: HttpResponse) -> None:
         """Send an answer with its body, or only its head if the request was HEAD."""
-        if self._transport is None:
-            return
-        head = _head(response.status, response.content_type, response.headers)
-        head += b"Content-Length: %d\r\n\r\n" % len(response.body)
-        body = b"" if self._is_head else response.body
-        if len(body) > _JOINED_BYTES_MAX:
-            self._transport.write(head)
-            self._transport.write(body)
-        else:
-            self._transport.write(head + body)
-        if self._close_after:
-            self._transport.close()
+        length = [("Content-Length", str(len(response.body)))]
+        self._start(response.status, response.content_type, response.headers + length)
+        if not self._is_head:
+            self._write(h11.Data(data=response.body))
+        self.end_stream()
 
     def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
         """Send the head of an answer of unknown length."""
-        if self._transport is not None:
-            self._transport.write(_head(200, content_type, headers) + b"Transfer-Encoding: chunked\r\n\r\n")
+        self._start(200, content_type, headers)
 
     async def send(self, chunk: bytes) -> None:
-        """Send a piece of an answer of unknown length, as a chunk. Then wait, if the client does not take what was
-        sent.
-        """
-        if self._transport is not None:
-            self._transport.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        """Send a piece of an answer of unknown length. Then wait, if the client does not take what was sent."""
+        if chunk:
+            self._write(h11.Data(data=chunk))
         await self._writable.wait()
 
     def end_stream(self) -> None:
-        """End an answer that was sent in chunks."""
-        if self._transport is not None:
-            self._transport.write(b"0\r\n\r\n")
-            if self._close_after:
-                self._transport.close()
+        """End an answer, and close the connection if the client wants that or has sent what is no request."""
+        if self._transport is None:
+            return
+        self._write(h11.EndOfMessage())
+        if self._h11.our_state is self._h11.their_state is h11.DONE:
+            self._h11.start_next_cycle()
+        else:
+            self._transport.close()
 
     def abort(self) -> None:
         """Cut the connection without an answer."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _start(self, status: int, content_type: str, headers: list[tuple[str, str]]) -> None:
+        """Send the status line and the headers of an answer."""
+        typed = [("Content-Type", content_type)] if content_type else []
+        self._write(h11.Response(status_code=status, reason=_PHRASES.get(status, ""), headers=typed + dated(headers)))
+
+    def _write(self, event: h11.Event) -> None:
+        """Send a part of an answer. Nothing is sent if the client has gone."""
+        if self._transport is not None:
+            self._transport.write(self._h11.send(event) or b"")
 
 
 def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -291,12 +291,3 @@ def dated(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """
     has_date = any(name.lower() == "date" for name, _ in headers)
     return headers if has_date else [*headers, ("date", formatdate(usegmt=True))]
-
-
-def _head(status: int, content_type: str, headers: list[tuple[str, str]]) -> bytes:
-    """Return the status line and the headers of an answer."""
-    lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Status')}"]
-    if content_type:
-        lines.append(f"Content-Type: {content_type}")
-    lines.extend(f"{name}: {value}" for name, value in dated(headers))
-    return ("\r\n".join(lines) + "\r\n").encode("latin-1")

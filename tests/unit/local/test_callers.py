@@ -124,7 +124,7 @@ async def test_a_page_gets_403_and_a_sentence(
 @pytest.mark.parametrize("hosts", [[], [LOCAL, ("host", "rebound.test")], [("host", "rebound.test"), LOCAL]])
 async def test_no_host_and_two_hosts_are_refused(server: EmbeddedServer, speak: Any, hosts: Fields) -> None:
     status, _, _ = await speak(server.port, "POST", "/", [*hosts, *LIST.items()], b"{}")
-    assert status in (403, 0)  # the library h2 ends the connection itself
+    assert status in (403, 400, 0)  # the library h11 refuses some itself, and h2 ends the connection
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ async def test_no_host_and_two_hosts_are_refused(server: EmbeddedServer, speak: 
         ("POST http://rebound.test/ HTTP/1.1\r\nHost: localhost", 403),
         ("OPTIONS * HTTP/1.1\r\nHost: localhost", 403),
         ("CONNECT localhost:4567 HTTP/1.1\r\nHost: localhost", 403),
-        ("POST / HTTP/1.1\r\nHost: localhost\r\nHost: localhost", 403),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nHost: localhost", 400),
         ("POST / HTTP/1.0", 403),
         ("POST / HTTP/1.1\r\nHost : localhost", 400),
-        ("POST / HTTP/1.1\r\nHost: localhost\r\n Origin: null", 400),
-        ("POST / HTTP/1.1\r\nHost: localhost\r\nX-Y: z\nOrigin: null", 400),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\n Origin: null", 403),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nX-Y: z\nOrigin: null", 403),
         ("POST / HTTP/1.1\r\nHost: localhost\r\nOrigin", 400),
         ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 9", 400),
     ],
