@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ChildAdopter:
-    """Assigns the leases to `worker_id` in the background, one by one: the next only when the one before is held."""
+    """Assigns leases of child shards to `worker_id` in the background, one at a time: the next lease is looked at only
+    when the one before is held or left to others.
+    """
 
     table: LeaseTable
     keeper: LeaseKeeper
@@ -74,5 +76,5 @@ class ChildAdopter:
         """Return whether this worker may have one more lease, in addition to those that it holds and those that are
         assigned to it but still held by their previous owners.
         """
-        held = loads_of(one.lease for one in self.keeper.held().values())
-        return held[self.worker_id] + len(self.discovery.pending) < self.departure.room
+        loads = loads_of(held.lease for held in self.keeper.held().values())
+        return loads[self.worker_id] + len(self.discovery.pending) < self.departure.room

@@ -11,8 +11,9 @@ A worker also gives away leases above its limit (its *surplus*), as far as other
 drains the worker, the limit is 0. A worker may get too many leases if two workers give it some at the same time, or
 from a Java leader, which does not know which workers are drained.
 
-The operator's mark is an attribute of the worker's report (`reports.DRAIN`); the worker reads it whenever it writes the
-report. Leaders and failover watchers of mld respect it, and the operator's command has already begun the handoffs.
+The command that drains a worker marks the worker by an attribute of its report (`reports.DRAIN`), and begins the first
+handoffs itself. The worker reads the attribute whenever it writes its report; leaders and failover watchers of mld
+respect it, too.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ afterwards; a lease that is missed expires.
 class Departure:
     """Gives leases of `worker_id` to other workers; none of them gets more than `leases_max`.
 
-    `table` and `views` have only the leases that the fleet is to see, `stored` has all leases.
+    `table` and `views` show only the leases of the streams that this worker consumes, `stored` shows all leases.
     """
 
     table: LeaseTable
@@ -73,8 +74,8 @@ class Departure:
         """Whether an operator drains this worker."""
 
     async def name_receivers(self) -> None:
-        """Choose the receiver of each held lease, for the keeper. Before that is done, a lease has a receiver only if
-        its handoff is pending.
+        """Choose a receiver for each held lease; from now on the keeper gives a lease to its receiver when the lease's
+        consumer has ended. Until the choice is made, only a lease with a pending handoff has a receiver.
         """
         self.keeper.giving.leave_to(self._receiver_now)
         try:
@@ -96,7 +97,7 @@ class Departure:
         if receiver not in self._asking:
             self._asking[receiver] = asyncio.ensure_future(self._ask(receiver))
             self._asking[receiver].add_done_callback(lambda _: self._asking.pop(receiver))
-        return await asyncio.shield(self._asking[receiver])
+        return await asyncio.shield(self._asking[receiver])  # a caller that is cancelled must not end the request
 
     async def _ask(self, receiver: str) -> bool:
         """Read the report of a receiver; return whether it may receive leases. An error counts as no."""
@@ -107,8 +108,9 @@ class Departure:
             return False
 
     async def release_late_leases(self) -> None:
-        """Release leases of any stream that were assigned to this worker lately, so that it never held them. They are
-        looked for by a consistent scan, because another read may miss a lease that was assigned a moment ago.
+        """Release leases of any stream that were assigned to this worker while it was stopping, and that it has never
+        held. They are found by a strongly consistent scan, because another read may miss a lease that was assigned a
+        moment ago.
         """
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
@@ -166,6 +168,7 @@ class Departure:
         """
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]
+        # The keeper returns leases in the order in which they came here, and the sort keeps that order.
         staying.sort(key=lambda lease: lease.pinned_until_s is None)
         return staying[self.room :]
 
@@ -182,8 +185,8 @@ class Departure:
                 answer = await self.table.apply(writes.begin_handoff(lease, receiver))
                 if not isinstance(answer, Refusal):
                     why = "is drained" if self._is_drained else f"may have {self.room}"
-                    about = {"action": "lease_handed_on", "shard": lease.key}
-                    log.info("lease %s goes to %s: this worker %s", lease.key, receiver, why, extra=about)
+                    fields = {"action": "lease_handed_on", "shard": lease.key}
+                    log.info("lease %s goes to %s: this worker %s", lease.key, receiver, why, extra=fields)
         except Exception as error:
             failure: MldError = survived(error, "giving leases away")
             log.warning("not all leases are given away yet: %s", failure, extra={"action": "surplus_kept"})

@@ -251,7 +251,9 @@ class Fleet:
 
     @property
     def raises_alerts(self) -> bool:
-        """Whether this worker raises alerts: it leads, or is the first mld worker while a Java worker leads."""
+        """Whether this worker raises alerts: it leads; or a Java worker leads, and this worker has the smallest id of
+        all living mld workers.
+        """
         if self.leader.leader in self._membership.java:
             return self.worker_id == min(self._membership.possible_watchers)
         return self.leader.leads
@@ -262,7 +264,7 @@ class Fleet:
 
     def ended(self, worker: str, until: float) -> None:
         """Note that the process of another worker of this worker group has ended, so that its leases may be taken at
-        once. No process has its name before `until` (monotonic).
+        once. No process is started under that worker's id before `until` (monotonic).
         """
         self.leader.ended(worker, until)
         self._assigner.wake()
@@ -347,14 +349,14 @@ class Fleet:
         tasks of 3.x end, too. Then the index is created and the election replaced, and the other tasks start or end
         last. May be called again after an error. Raises MldError.
         """
-        self.stored.types_rows = version is not ClientVersion.INIT
+        self.stored.types_rows = version is not ClientVersion.INIT  # in INIT, workers of 2.x may use the table
         if not components.reporter:
             self._switch_reports(components)
         if not components.assigner:
             await self._run_tasks_of(components)
         if components.index:
             await ensure_index(self._index)
-        if components.reporter and self._started:
+        if components.reporter and self._started:  # at the start, the migration has just looked for the table
             await self._migration.restore_reports_table()
         if components.assigner is not self._is_led_by_lock:
             await self.leader.switch(self._new_election(by_lock=components.assigner))
@@ -433,7 +435,9 @@ class Fleet:
         )
 
     def _on_leader_changed(self, leads: bool) -> None:
-        """Show in the metrics whether this worker leads; if it does, make it assign leases now."""
+        """Show in the metrics whether this worker leads. If it does, assign leases now; if not, forget the figures that
+        only a leader has.
+        """
         self.metrics.worker.is_leader = leads
         if not leads:
             self.metrics.worker.table.forget_leadership()
@@ -484,7 +488,7 @@ class Fleet:
 
 
 async def no_load() -> None:
-    """Measure nothing."""
+    """Find no source of CPU figures, so that the worker does not measure its load."""
 
 
 def load_of_this_host(clock: Clock) -> DetectLoad:

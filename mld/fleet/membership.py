@@ -1,9 +1,9 @@
 """`FleetMembership`: judges from scans and reports which workers of the fleet live, and which may get leases. Pure.
 
 Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-and-clocks,
-coordination#leaving-workers. Each worker has one membership. Its failover watcher passes on each scan of the table. The
-assigner, the failover watcher and the departure ask about other workers. Times are monotonic seconds, unless they are
-called wall time.
+coordination#leaving-workers. Each worker has one membership. The worker's failover watcher passes each scan of the
+table to it; the assigner, the failover watcher and the departure ask it about other workers. Times are monotonic
+seconds, unless they are called wall time.
 """
 
 from __future__ import annotations
@@ -97,9 +97,13 @@ class FleetMembership:
         self._of_others = {report.worker: report.mld["stream"] for report in found if self.is_stranger(report)}
 
     def is_stranger(self, report: WorkerReport) -> bool:
-        """Return whether a worker of another application wrote the report: one that names a stream other than ours."""
-        theirs = reports.application_of(report)
-        return report.worker != self._me and None not in (theirs, self._application) and theirs != self._application
+        """Return whether a worker of another application wrote the report: one that names a stream other than ours. A
+        report without a stream, or of a worker that reads several streams, does not show its application.
+        """
+        application = reports.application_of(report)
+        if report.worker == self._me or application is None or self._application is None:
+            return False
+        return application != self._application
 
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
@@ -243,6 +247,7 @@ def spread(
     Return the new owner of each lease by key. A lease for which no worker has room is absent; leases of finished
     shards need no room. A drained worker gets a lease only if no other worker has room.
     """
+    # The next receiver is on top: not full, not drained, with the fewest leases, with the smallest id.
     heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
     heapify(heap)
     dealt = {}

@@ -42,7 +42,7 @@ class Observations:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
         self._rows: Stillness[str, tuple[int, str | None, str | None]] = Stillness()
-        """Of each lease: its counter, its actual owner, and the owner's heartbeat if that replaces renewals
+        """For each lease: its counter, its actual owner, and the owner's heartbeat if that replaces renewals
         (`Lease.heartbeat`).
         """
         self._handoffs: Stillness[str, tuple[str | None, str | None]] = Stillness()
@@ -60,9 +60,9 @@ class Observations:
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
         if len(self._rows) > len(leases):
-            there = {lease.key for lease in leases}
-            self._rows.keep(there)
-            self._handoffs.keep(there)
+            present = {lease.key for lease in leases}
+            self._rows.keep(present)
+            self._handoffs.keep(present)
 
     def saw(self, lease: Lease, now: float) -> None:
         """Note one row, read at `now`, and which handoff is pending in it, if any. A row that is new here counts as

@@ -88,17 +88,18 @@ async def refuse_living_others(
         extra={"action": "other_application_suspected"},
     )
     before: Mapping[str, WorkerReport] = {one.worker: one for one in first}
-    due = {worker: clock.monotonic() + _patience_s(worker, scan.leases, settings) for worker in before}
+    watch_until = {worker: clock.monotonic() + _patience_s(worker, scan.leases, settings) for worker in before}
     while before:
         await clock.sleep(settings.leases.duration_s / RENEWALS_PER_LEASE)
         later = (await views.newer_than(clock.monotonic())).scan
-        now = {one.worker: one for one in newest_of_each(await stored.all_reports(later)) if one.worker in before}
+        found = newest_of_each(await stored.all_reports(later))
+        now = {report.worker: report for report in found if report.worker in before}
         for worker, report in now.items():
             if shows_life(before[worker], scan.leases, report, later.leases):
                 raise StartupError(other_application(worker, report.mld.get("stream", "?"), settings))
-        fresh = {one.worker for one in suspects(now.values(), membership, clock.wall(), rules)}
-        watched = fresh | (before.keys() - now.keys())  # that a report is missing from one read proves no death
-        before = {one: before[one] for one in watched if clock.monotonic() < due[one]}
+        recent = {report.worker for report in suspects(now.values(), membership, clock.wall(), rules)}
+        unseen = before.keys() - now.keys()  # a report that is missing from one read does not prove a death
+        before = {worker: before[worker] for worker in recent | unseen if clock.monotonic() < watch_until[worker]}
 
 
 def _patience_s(worker: str, leases: Iterable[Lease], settings: Settings) -> float:

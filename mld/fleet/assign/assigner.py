@@ -113,9 +113,10 @@ class Assigner:
         scheduled runs count for balancing.
         """
         # If a run was made at the start (`run_once`), the first run here is an early one: it does not balance, because
-        # workers have not begun with the leases that they got.
+        # workers have not begun with the leases that they got. It is counted here, because early runs do not count, and
+        # this one replaces a scheduled run.
         early = self._leadership is not None and self._leadership.runs > 0
-        if self._leadership is not None and early:  # the run at the start counts as a scheduled one
+        if self._leadership is not None and early:
             self._leadership = replace(self._leadership, runs=self._leadership.runs + 1)
         try:
             await self._run_forever(early=early)
@@ -235,7 +236,7 @@ class Assigner:
         seen = FleetSnapshot(scan.leases, everything, expired)
         active = self._assignable(sorted_out.active)
         if all(report.worker != self.worker_id for report in everything) or not active:
-            # This worker itself can get leases, even if its first report has not been read yet.
+            # This worker can get leases even if its first report was not read yet, or if no worker has a usable report.
             active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
 
         present = [report.worker for report in active]

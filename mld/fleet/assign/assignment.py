@@ -146,7 +146,7 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
     for number in range(len(view.waiting)):
         load = _receiver(view, queue, view.waiting[0][2], leader)
         if load is None:
-            break
+            break  # the leases that stay in `view.waiting` are the spillover
         _, _, lease = heappop(view.waiting)
         if lease.actual_owner == load.worker and lease.checkpoint_owner is None:
             kept += 1
@@ -236,6 +236,7 @@ def _overloaded(view: View, metric: str) -> list[Load]:
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
     percent = view.settings.fleet.threshold_percent
+    # A fixed band is `percent` points wide, half of it above the average. Otherwise `percent` is of the average.
     margin = percent / 2 if view.settings.fleet.is_band_fixed else average * percent / 100
     over = [
         load for load in loads if load.values[metric] >= average + margin or load.values[metric] > load.limit(metric)
@@ -256,7 +257,8 @@ def _weight_to_take(view: View, load: Load, metric: str) -> float | None:
         return None
     if load.weight == 0:
         return None if load.leaving else 0.0
-    take = load.weight * (value - average) / value * view.settings.fleet.dampening_percent / 100 - load.leaving_weight
+    excess = load.weight * (value - average) / value  # the weight that stands for the load above the average
+    take = excess * view.settings.fleet.dampening_percent / 100 - load.leaving_weight
     return take if take > 0 else None
 
 
@@ -267,7 +269,8 @@ def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) ->
     If no worker has room for a lease, lighter leases are still tried. If a worker has a high load although its leases
     weigh nothing, one of them is moved, because something must keep that worker busy.
     """
-    remaining, too_heavy = take, math.inf
+    remaining = take
+    too_heavy = math.inf  # the lightest weight for which no worker had room
     lightest: Lease | None = None
     for number, lease in enumerate(order(load.movable)):
         if number % STEP_LEASES == STEP_LEASES - 1:

@@ -130,8 +130,8 @@ class FailoverWatcher:
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that the process of `worker` has ended, and that no process has its name before `until` (monotonic).
-        Look at the table now, because the leases of that worker may be taken at once.
+        """Note that the process of `worker` has ended, and that none is started under its id before `until`
+        (monotonic). Look at the table now, because the leases of that worker may be taken at once.
         """
         self.takeover.ended(worker, until)
         self.wake()
@@ -168,6 +168,7 @@ class FailoverWatcher:
                     failures, again_at = 0, self._next_look_at()
                 elif self._has_news:
                     await self._see_news()
+                    # A lone leader counts its next look from this view. Other watchers look at the common times.
                     again_at = self._next_look_at() if self._leads_alone else min(again_at, self._next_look_at())
             except Exception as error:
                 failure = survived(error, "looking at the leases")

@@ -94,7 +94,7 @@ class Takeover:
         self._me = self.worker_id
         self.observations = Observations(lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=0.0)
         self._ended: dict[str, float] = {}
-        """Workers that are known to have ended, and the time until which no process has their names."""
+        """Workers that are known to have ended, and the time until which no process is started under their ids."""
         self.forget()
 
     def forget(self) -> None:
@@ -114,11 +114,11 @@ class Takeover:
         """The watchers of each part of the table."""
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that the process of `worker` is dead, and that no process has its name before `until`."""
+        """Note that the process of `worker` is dead, and that none is started under its id before `until`."""
         self._ended[worker] = until
 
     def has_ended(self, worker: str | None, now: float) -> bool:
-        """Return whether the process of `worker` is known to have ended, and no process can have its name at `now`."""
+        """Return whether the process of `worker` is known to have ended, and no other can run under its id at `now`."""
         return worker is not None and self._ended.get(worker, -math.inf) >= now
 
     # --- reads of the table -------------------------------------------------------------------------------------------
@@ -289,6 +289,7 @@ class Takeover:
         room = self.settings.leases.held_max - loads.get(self._me, 0)
         free_room = FREE_AT_ONCE_MAX - loads.get(self._me, 0)
         taken: list[Lease] = []
+        # Leases that are being handed off to us come first, the others in an order that differs from worker to worker.
         for key in sorted(due, key=lambda key: (self._rows[key].owner != self._me, _rank(self._me, key))):
             if self._rows[key].is_load and room <= 0:
                 continue
@@ -366,7 +367,7 @@ class Takeover:
             self._forget(lease.key)
             if (row := done.get(lease.key)) is not None:
                 self._saw(row, now)
-                self._parts[lease.key] = 0
+                self._parts[lease.key] = 0  # the part is not known before the next read
 
     def is_gone(self, owner: str, now: float) -> bool:
         """Return whether `owner` is known to have ended, or no lease of it that we know has moved for a lease
@@ -378,5 +379,7 @@ class Takeover:
 
 
 def _rank(one: int | str, other: str) -> bytes:
-    """Return a pseudo-random rank of `one` for `other`, the same in every worker."""
+    """Return a pseudo-random sort key that is the same in every worker. For each `one` it puts the values of `other`
+    into another order.
+    """
     return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

@@ -35,8 +35,8 @@ class LeaderDecider:
         """Give up leadership for good; `is_leader` is False from now on."""
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that the process of `worker` has ended, and that no process has its name before `until` (monotonic), so
-        that its lock may be claimed at once.
+        """Note that the process of `worker` has ended, and that none is started under its id before `until`
+        (monotonic), so that its lock may be claimed at once.
         """
 
     def abandon(self) -> None:

@@ -85,7 +85,7 @@ class AdaptiveElection(LeaderDecider):
         await self._current.step_down(hold_off_s)
 
     def ended(self, worker: str, until: float) -> None:
-        """Have the current election note that the process of `worker` has ended, and that no process has its name
+        """Have the current election note that the process of `worker` has ended, and that none is started under its id
         before `until` (monotonic), so that its lock may be claimed at once.
         """
         self._current.ended(worker, until)

@@ -32,7 +32,7 @@ class JavaRandom:
         last multiple of `bound` are drawn again, so that all results are equally likely.
         """
         assert 0 < bound < 1 << _INT_BITS
-        if bound & (bound - 1) == 0:
+        if bound & (bound - 1) == 0:  # a power of two: Java uses the high bits
             return (bound * self._next_31()) >> _INT_BITS
         while True:
             drawn = self._next_31()

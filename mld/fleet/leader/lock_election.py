@@ -117,8 +117,8 @@ class LockElection(LeaderDecider):
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that the process of `worker` has ended, and that no process has its name before `until` (monotonic). The
-        next `is_leader` checks the lock, and may claim that worker's lock at once.
+        """Note that the process of `worker` has ended, and that none is started under its id before `until`
+        (monotonic). The next `is_leader` checks the lock, and may claim that worker's lock at once.
         """
         now = self.clock.monotonic()
         self._ended = {other: end for other, end in self._ended.items() if end >= now} | {worker: until}
@@ -347,8 +347,8 @@ class LockElection(LeaderDecider):
             self._drop(f"{_who(refused.lock)} in the row")
 
     async def _give_up(self, reason: str) -> None:
-        """Stop leading, and delete the row if it is ours or may be ours; if the last claim had no answer, a read shows
-        that. If that fails a few times, leave the row: it expires by itself.
+        """Stop leading, and delete the row if it is ours. If the last claim had no answer, first read whether the row
+        is ours. If that fails a few times, leave the row: it expires by itself.
         """
         version = None if self._holding is None else self._holding.version
         self._drop(reason)
@@ -369,11 +369,11 @@ class LockElection(LeaderDecider):
                     seen = refused.lock
             except Exception as error:
                 failure = survived(error, "releasing the leader lock")
-                attempts_left -= version is None
+                attempts_left -= version is None  # counts a failed read; a release was counted before it was sent
             else:
                 if (found := self._ours.find(seen)) is None:
-                    return
-                version = found.version
+                    return  # the row is not ours
+                version = found.version  # an unanswered write of ours was applied: delete the row by its version
         log.warning("cannot release the leader lock: %s", failure, extra={"action": "leader_release_failed"})
 
     def _sending(self) -> HeldLock:

@@ -258,11 +258,12 @@ class VersionMachine:
         """Return whether the fleet works by the rules of 2.x, so that a worker without a configured mode has to join it
         by these rules. Called if the table has no row `Migration3.0` (coordination#bare-tables).
 
-        A worker that is configured as compatible with 2.x returns False, because its configuration decides; if 2.x has
-        begun to use the table just now, it refuses to start. For all others, the table must be bare. If such a table is
-        certainly of 2.x, a worker without a configured mode returns True. Otherwise this watches for a lease duration
-        whether workers of 2.x renew leases. Raises StartupError if they do and this worker is configured for 3X;
-        TableError.
+        If the worker is configured as compatible with 2.x, the configuration decides, so return False. Otherwise return
+        False if the table is not bare; True if it is certainly of 2.x and no mode is configured; else watch for a lease
+        duration whether workers of 2.x renew leases, and return whether they do.
+
+        Raises StartupError if 2.x has begun to use the table since this worker has chosen its tables, or if workers of
+        2.x live and this worker is configured for 3X; TableError.
         """
         leases = self.migration.routes.leases
         if self.configured is Configured.COMPATIBLE_WITH_2X_PHASE1:
@@ -311,7 +312,9 @@ class VersionMachine:
         if row is None or not components(self._version).readiness_monitor:
             self._readiness = Readiness()
             return True
-        return not await self._flip(row, place) or await self._follow(ClientVersion.V3X_WITH_ROLLBACK, on_state)
+        if not await self._flip(row, place):
+            return True
+        return await self._follow(ClientVersion.V3X_WITH_ROLLBACK, on_state)
 
     async def _follow(self, stored: ClientVersion | None, on_state: OnState) -> bool:
         """Enter the state that follows from `stored`, the state in the row. Return False if that fails."""

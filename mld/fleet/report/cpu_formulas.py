@@ -165,6 +165,7 @@ def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
         str(_member_or_empty(each).get("DockerId")): _ecs_number(_limits(each), "CPU", 0.0) or SHARE_WHEN_MISSING
         for each in _member_list(task, "Containers")
     }
+    # A container that the task does not list counts with the default share.
     own = shares.setdefault(str(_member_or_empty(container).get("DockerId")), SHARE_WHEN_MISSING)
     return own / sum(shares.values()) * task_limit
 

@@ -49,8 +49,8 @@ class ReportsTable:
 
     async def write(self, report: WorkerReport) -> WorkerReport:
         """Write this worker's own report into its row, and create the row if necessary; return the new row. There is
-        no condition (None), because a leader may have deleted the row. An answer that is late makes the same write be
-        sent again (`repeatable`), which changes nothing. Raises TableError.
+        no condition (None), because a leader may have deleted the row. While the answer is late, the same write is
+        sent again (`repeatable`), which does no harm. Raises TableError.
         """
         written = reports.attributes(report)
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
@@ -164,7 +164,7 @@ class StoredReports:
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         """Delete stale reports from the tables in which they were read. Errors are logged."""
-        places = {place.key != LEASE_TABLE_KEY: place for place in self._places()}
+        places = {place.key != LEASE_TABLE_KEY: place for place in self._places()}  # the key is `WorkerReport.legacy`
         for report in stale:
             if (place := places.get(report.legacy)) is not None:
                 try:

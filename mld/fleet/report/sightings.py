@@ -34,12 +34,12 @@ class Sightings:
         """Note all present reports, one for each worker; `now` is monotonic. If `wall_s`, our wall clock, is given, the
         clocks of workers that have written a new report are compared with it.
         """
-        there = {report.worker: report.updated_at_s for report in reports}
-        for worker, reported_s in there.items():
+        times = {report.worker: report.updated_at_s for report in reports}
+        for worker, reported_s in times.items():
             if self._times.saw(worker, reported_s, now) and self._times.has_moved(worker):
                 self._off_s[worker] = 0.0 if wall_s is None else clock_off_s(reported_s, wall_s, now - self._saw_at)
-        self._times.keep(there)
-        self._off_s = {worker: off_s for worker, off_s in self._off_s.items() if off_s and worker in there}
+        self._times.keep(times)
+        self._off_s = {worker: off_s for worker, off_s in self._off_s.items() if off_s and worker in times}
         self._saw_at = now
 
     def off(self) -> dict[str, float]:
