@@ -139,9 +139,8 @@ class LeaseDiscovery:
         self._enqueue(key for key in keys if not self.keeper.has(key) and key not in self._pending)
 
     async def _poll_pending_forever(self) -> None:
-        """Have each pending row (its previous owner is still finishing) read again when that is due.
-        `_look` then gives it its next time, or removes it; until then no timer is set for it. Timers may fire slightly
-        early, so each gets DUE_MARGIN_S more.
+        """Have each pending row (its previous owner is still finishing) read again when that is due, until cancelled.
+        `_look` then sets the row's next time, or removes the row; until it has done so, no timer is set for the row.
         """
         while True:
             self._pending_changed.clear()

@@ -126,6 +126,7 @@ class DynamoLeaseTable:
             answers = [self._send(one) for one in creations[start : start + RESTORES_AT_ONCE]]
             created += sum(await asyncio.gather(*answers))
         if self._lost_since is not None:
+            # now, plus the time from the loss until now
             self._creates_from = 2 * self._clock.monotonic() - self._lost_since
             self._lost_since = None
         return created
@@ -249,7 +250,7 @@ class DynamoLeaseTable:
         if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
         answer = await self._send(write)
-        if isinstance(answer, Refusal) or (answer and write.deletes):
+        if isinstance(answer, Refusal) or (answer and write.deletes):  # the row is not as it was known, or is gone
             self._known.pop(write.key, None)
         elif isinstance(answer, Lease | Overtaken):
             self._known[write.key] = answer if isinstance(answer, Lease) else answer.row

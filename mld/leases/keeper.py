@@ -193,7 +193,7 @@ class LeaseKeeper:
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=about("lease_held", lease.key))
         self.on_change()
-        self._note_news(holding, lease, lease)
+        self._note_news(holding, lease, lease)  # only a pending handoff can be news here
         return HeldLease(lease, holding.token)
 
     def drop(self, key: str, token: str) -> bool:
@@ -360,9 +360,9 @@ class LeaseKeeper:
                 await asyncio.sleep(0)
 
     def _fresh_since(self, leases: int, *, is_late: bool) -> float:
-        """Return a time: this tick skips the leases that were confirmed after it (leases#renewal-rhythm), so none if it
-        is now. While the table is too slow, it is earlier, but a skipped lease never expires before the next tick
-        renews it.
+        """Return the time after which a lease must have been confirmed for this tick to skip it
+        (leases#renewal-rhythm). Usually that is now, so no lease is skipped. While the table is too slow, the time is
+        earlier, but a skipped lease never expires before the next tick renews it.
 
         `is_late`: some renewals of the previous tick have not been sent yet. When that happens for the first time in
         `SLOW_S`, a warning is logged.
@@ -399,8 +399,8 @@ class LeaseKeeper:
         tasks.create_task(self._renew(holding))
 
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease; after an error, again, until it is renewed, lost or expired. `holding.renewing` is True
-        until it is sent; while it waits for its answer, others may be sent. An error affects this lease only.
+        """Renew one lease; repeat that after errors, until the lease is renewed, lost or expired. While a renewal is
+        about to be sent, `holding.renewing` is True; while it waits for its answer, another may be sent.
         """
         key = holding.lease.key
         attempt = 0

@@ -160,13 +160,14 @@ class Lease:
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """Return `note` if it must still be written into this row (or, with 0 failures, removes the row's note). Return
-        None if the row is so already, or if the note is about another checkpoint than the row's.
+        """Return `note` if this row must still be changed to agree with it: the note must be written or, with 0
+        failures, the row's note removed. Return None if the row agrees already, or if the note is about another
+        checkpoint than the row's.
         """
         if note is None or note.checkpoint != self.checkpoint:
             return None
-        is_there = note == self.failing if note.failures else self.failing is None
-        return None if is_there else note
+        agrees = note == self.failing if note.failures else self.failing is None
+        return None if agrees else note
 
 
 def loads_of(leases: Iterable[Lease]) -> Counter[str]:

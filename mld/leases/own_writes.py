@@ -175,7 +175,7 @@ class OwnWrites:
             return
         if not may_be_applied:
             row.ceiling -= 1
-            row.is_of_twin |= row.counter > row.ceiling
+            row.is_of_twin |= row.counter > row.ceiling  # only this write could have explained the counter
         elif sent.span.up_to >= row.counter:
             row.unknown[sent.span.up_to, sent.position] += 1
         self._tidy(key, row)

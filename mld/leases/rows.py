@@ -91,6 +91,7 @@ SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that `dateti
 RANGES_KEPT_MAX = 16_384  # size of a cache: more than the leases of one table; some 3 MB when full
 
 HEARTBEAT_OF = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
+# A damaged note still counts as a pause, or as a request for a new child.
 _PAUSE = OwnAttribute(PAUSED, "S", text_cut_to(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
 _RESTART = OwnAttribute(RESTART, "S", text_cut_to(WORDS_CHARACTERS_MAX), "by ops", if_damaged="asked for")
 _PIN = OwnAttribute(PINNED_UNTIL, "N", integer(INTEGER_MAX), "1763661600")

@@ -50,6 +50,7 @@ class TableMaker:
     """
 
     what, action = "lease table", "lease_table_created"
+    """What messages call the table, and the `action` of the log line about its creation."""
     is_patient = True
     """Whether to try again while DynamoDB refuses to create another table for this account now."""
 

@@ -111,7 +111,7 @@ def decide(
         before = now - VERY_OLD_LEASE_DURATIONS * settings.duration_s
         very_old = [lease for lease in available if seen.since(lease.key) < before]
     chosen = [Choice(lease) for lease in _some(very_old, room, rng)]
-    oldest = len(chosen)
+    very_old_count = len(chosen)
     if available:
         taken = {choice.lease.key for choice in chosen}
         rest = [lease for lease in available if lease.key not in taken]
@@ -124,15 +124,22 @@ def decide(
     left.difference_update(choice.lease.key for choice in chosen)
     chosen += [Choice(lease) for lease in ended]
     return TakePlan(
-        tuple(chosen), target, needed, spillover, len(loads), len(available) + len(ended), oldest, frozenset(left)
+        choices=tuple(chosen),
+        target=target,
+        needed=needed,
+        spillover=spillover,
+        workers=len(loads),
+        available=len(available) + len(ended),
+        very_old=very_old_count,
+        left=frozenset(left),
     )
 
 
 def _survey(
     leases: Iterable[Lease], seen: SeenCounters, me: str, now: float, dead_after_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
-    """Return three things: the available leases of unfinished shards, the available leases of finished shards, and the
-    load of each live worker.
+    """Return three things: the available leases of unfinished shards, those of finished shards (`ended`), and how many
+    leases of unfinished shards each live worker has.
 
     A lease is available if it has no owner, or if its counter has not changed for more than `dead_after_s`, a lease
     duration. A lease of a finished shard is no load, because its owner only has to delete its row.

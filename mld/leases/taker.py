@@ -105,7 +105,7 @@ class LeaseTaker:
         self._woken = asyncio.Event()
         self._seen: SeenCounters = Stillness()  # since when the counter of each lease has been unchanged
         self._ended: dict[str, float] = {}
-        """Workers whose processes have ended, and the time until which no process has their names."""
+        """Workers whose processes have ended, and the time until which no process is started under their ids."""
         self._unknown_takes: dict[str, int] = {}
         """The leases that this worker has tried to take and does not hold, with the counter of each before the take."""
         self._refused_in_a_row = 0
@@ -123,8 +123,8 @@ class LeaseTaker:
         self._unknown_takes.clear()
 
     def ended(self, worker: str, until: float) -> None:
-        """Note that the process of `worker` has ended, and that no process has its name before `until`. Make a pass
-        now, which treats its leases as expired.
+        """Note that the process of `worker` has ended, and that none is started under its id before `until`
+        (monotonic). Make a pass now, which treats that worker's leases as expired.
         """
         self._ended[worker] = until
         self.wake()
@@ -169,7 +169,7 @@ class LeaseTaker:
         self._passes += 1
         observe(self._seen, scan.leases, now)
         ended = {worker for worker, until in self._ended.items() if until >= now}
-        expired_at = now - 2 * self.settings.duration_s
+        expired_at = now - 2 * self.settings.duration_s  # unchanged for so long: expired, but not very old
         for lease in scan.leases if ended else ():
             if lease.actual_owner in ended:
                 self._seen.begin(lease.key, lease.counter, expired_at)

@@ -31,8 +31,8 @@ class Throughput:
         self._has_records = True
 
     def sample_kbps(self) -> float | None:
-        """End the present interval and return the average; None if nothing was ever delivered, by the previous holder
-        neither.
+        """End the present interval and return the average; None if neither this holder nor the previous one has
+        delivered anything.
         """
         if not self._has_records:
             return None

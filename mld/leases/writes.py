@@ -58,6 +58,7 @@ ONE = Value(":one", {"N": "1"})
 ZERO = Value(":zero", {"N": "0"})
 PREPARED = (rows.PENDING, rows.PENDING_SUB, rows.PENDING_STATE)
 SWITCH = (rows.OWNER_SWITCHES, ONE)
+"""Counts one more switch of the owner (`is_owner_switch`)."""
 
 
 # --- writes of a holder -----------------------------------------------------------------------------------------------

@@ -195,6 +195,6 @@ class Auditor:
         if result.created:
             self.on_created()
         if result.sentence:
-            about = {"action": "shard_sync_refused", "status": result.status.value}
-            _log.warning("no leases created: %s", result.sentence, extra=about)
+            fields = {"action": "shard_sync_refused", "status": result.status.value}
+            _log.warning("no leases created: %s", result.sentence, extra=fields)
         return result.is_done and not result.postponed

@@ -71,9 +71,9 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
     """Decide from lease rows alone whether to delete the row of a finished shard.
 
     `row` is the row of the shard; None if it is gone. `family` has the rows of its parents and of the children that it
-    names; None for those without a row. `completed_due`: rows whose children have started are to be deleted. Return
-    None if the rows do not suffice, so that the list of shards must decide. A child has started if its checkpoint is
-    LATEST, a sequence number or SHARD_END.
+    names; None for those without a row. `completed_due`: the settings allow the deletion of rows whose children have
+    started. Return None if the rows do not suffice, so that the list of shards must decide. A child has started if its
+    checkpoint is LATEST, a sequence number or SHARD_END.
     """
     if row is None:
         return Forget("the row is gone")
@@ -288,4 +288,6 @@ class _Round:
 
     def take(self, key: str) -> bool:
         """Remove `key` from the pass; return whether it was still in the pass."""
-        return key in self._todo and self._todo.pop(key) is None  # all values are None
+        was_left = key in self._todo
+        self._todo.pop(key, None)
+        return was_left

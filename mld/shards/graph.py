@@ -300,7 +300,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self._descends: dict[str, bool] = {}
-        """Of each visited shard: whether it has a lease, or descends from a shard that has a lease or gets one."""
+        """For each visited shard: whether it has a lease, or descends from a shard that has a lease or gets one."""
         self._wanted: set[str] = set()
         """Visited shards that have no lease and no such ancestor. One of them gets a lease if a child of it needs one.
         """
@@ -337,6 +337,7 @@ class Walk:
                 yield
             shard_id = stack[-1]
             if shard_id not in self._descends and shard_id not in entered and shard_id not in self.leased:
+                # The shard stays on the stack, below its parents: it is judged when it is on top again.
                 entered.add(shard_id)
                 stack.extend(p for p in self._parents(shard_id) if p not in self._descends and p not in entered)
                 continue

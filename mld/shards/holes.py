@@ -168,5 +168,5 @@ def abandoned(before: Mapping[str, int], leases: Sequence[Lease]) -> tuple[tuple
     the row must be deleted.
     """
     finished = {lease.key: lease for lease in leases if lease.is_complete}
-    still = tuple(lease for key, lease in finished.items() if before.get(key) == lease.counter)
-    return still, {key: lease.counter for key, lease in finished.items()}
+    unrenewed = tuple(lease for key, lease in finished.items() if before.get(key) == lease.counter)
+    return unrenewed, {key: lease.counter for key, lease in finished.items()}

@@ -152,7 +152,7 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[
             any_fits = True
         if first_fault is None and False in (evidence.range_fits, evidence.number_fits):
             first_fault = evidence.fault
-    contradicting_min = 2 if any_fits else 1
+    contradicting_min = 2 if any_fits else 1  # one contradicting row proves nothing beside a row that fits
     if not any(votes[False] >= max(votes[True] + 1, contradicting_min) for votes in (ranges, numbers)):
         return None
     return _foreign(first_fault)

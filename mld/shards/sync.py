@@ -279,10 +279,10 @@ class ShardSync:
         As long as the row of a parent exists, nobody deletes the rows of its children (shards#deletion-order-of-rows).
         So a child without a row has never had one. Without a parent's row, the child may have been read already.
         """
-        witnesses = sorted(lease.parents & rows)
-        if not witnesses:
+        parents_with_rows = sorted(lease.parents & rows)
+        if not parents_with_rows:
             return True
-        for parent in witnesses:
+        for parent in parents_with_rows:
             if await self.stream.table.get(parent) is not None:
                 return True
         return False
