@@ -160,11 +160,10 @@ class Departure:
             asking.cancel()
 
     def _surplus(self) -> list[Lease]:
-        """Return the leases to give away: those above the limit. Leases of ended shards do not count, nor do those
-        that are already being handed off.
+        """Return the leases to give away: as many as this worker holds above its limit (`room`). Leases of ended
+        shards, and leases that are already being handed off, neither count nor are given away.
 
-        The leases that an operator has moved here are kept before all others, and of the others those that this worker
-        has held the longest.
+        Leases that an operator has moved here are kept first, then the leases that this worker has held the longest.
         """
         leases = (one.lease for one in self.keeper.held().values())
         staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]

@@ -116,7 +116,7 @@ class DynamoLeaseTable:
     async def restore(self, worker: str) -> int:
         """Create a lost table, and those of its rows that `worker` may restore (`may_restore`), without owners. Return
         how many rows were created. Afterwards `apply` refuses to create other rows, for as long again as the table was
-        lost, because other workers may still restore theirs. Raises TableError.
+        lost, because other workers may still restore their rows. Raises TableError.
         """
         await self.ensure()
         known = self._known.values()
@@ -214,8 +214,8 @@ class DynamoLeaseTable:
         return {lease.key: lease for lease in found.leases}
 
     async def _get_batch(self, keys: list[str], found: _Found) -> list[str]:
-        """Read these rows by BatchGetItem, or one by one if that is forbidden. Return the keys that DynamoDB has not
-        processed. If it has processed none, raise TableThrottledError.
+        """Read the rows with these keys by BatchGetItem, or one by one if BatchGetItem is forbidden. Return the keys
+        that DynamoDB has not processed. If it has processed none, raise TableThrottledError.
         """
         wanted = {"Keys": [{rows.KEY: {"S": key}} for key in keys], "ConsistentRead": True}
         params = {"RequestItems": {self._table_name: wanted}}

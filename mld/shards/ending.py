@@ -243,7 +243,7 @@ class ShardEnding:
         return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
 
     async def _rows_of(self, shard_ids: Collection[str]) -> frozenset[str]:
-        """Return those of these shards that have a row."""
+        """Return which of the shards `shard_ids` have a row."""
         return frozenset([s for s in sorted(shard_ids) if await self.stream.table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:

@@ -221,8 +221,8 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 def _missing_children(
     graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str], settled: frozenset[str]
 ) -> Steps[frozenset[str]]:
-    """Find children without a row that get none from the end of a parent, because a parent that has a row has ended
-    already.
+    """Find children without a row for which no end of a parent will create one, because a parent that has a row has
+    ended already.
 
     A parent has ended if its row is at SHARD_END. A trimmed parent counts as ended, too, because its consumer will end
     without learning its children; if its row is unfinished, the child waits for it. The child cannot have had a row
@@ -302,7 +302,8 @@ class Walk:
         self._descends: dict[str, bool] = {}
         """For each visited shard: whether it has a lease, or descends from a shard that has a lease or gets one."""
         self._wanted: set[str] = set()
-        """Visited shards that have no lease and no such ancestor. One of them gets a lease if a child of it needs one.
+        """Visited shards that have no lease, and no ancestor that has or gets one. Such a shard gets a lease when a
+        child of it is visited.
         """
         self._new: dict[str, Position] = {}
         """The leases to create: the checkpoint of each, by shard id."""
@@ -347,12 +348,12 @@ class Walk:
         return self._descends[start]
 
     def _conclude(self, shard_id: str) -> bool:
-        """Decide which leases to create because of one shard, after its parents were visited. Return whether the shard
-        descends from a shard that has a lease or gets one.
+        """Decide which leases one shard requires, after its parents were visited. Return whether the shard descends
+        from a shard that has a lease or gets one.
 
-        If it does not, the shard is only noted as wanted: a child of it that needs a lease for its parent gives it one.
-        Under LATEST it is not even noted, because old shards are not read. If it does, its parents that have no lease
-        get one, as far as they need it.
+        If not, the shard becomes *wanted*: it gets a lease when a child of it is visited. Under LATEST it does not
+        become wanted, because old shards are not read. If the shard descends from such a shard, each of its parents
+        that has no lease gets one if the parent is wanted, or descends from no shard with a lease.
         """
         parents = self._parents(shard_id)
         # The parents that have a lease or descend from one, and those that get a lease if this shard needs it.

@@ -125,8 +125,8 @@ def missing_children(leases: Sequence[Lease], unreadable: Collection[str] = ()) 
 
 
 def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> dict[HashRange, int]:
-    """Return how many audits in a row have seen each hole, including this one. `before` is the result of the audit
-    before this one.
+    """Return how many audits in a row have seen each hole, including the present audit. `before` is what this function
+    returned in the previous audit.
 
     A hole has the highest count of the earlier holes with which it shares keys, plus one, because these keys were
     missing in that audit, too.

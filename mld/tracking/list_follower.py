@@ -38,7 +38,7 @@ then up to two periods pass, and an assignment, and the start of its consumers.
 FIRST_PERIOD_S = 2.0  # the period while there is no list, because the leader of a new fleet will soon write it
 ASKED_IN_TURN = 20
 """How many known streams are described each time, in turn, to notice a stream that was deleted and created again."""
-ASKED_PER_SECOND = 15  # limits these calls; an account may call DescribeStreamSummary 20 times a second
+ASKED_PER_SECOND = 15  # calls of DescribeStreamSummary; an account may make 20 a second
 
 _ByName = Mapping[tuple[str, str], ListedStream]
 """Streams by account and name."""

@@ -281,8 +281,8 @@ class FailoverWatcher:
             )
 
     async def _read_legacy_if_due(self) -> None:
-        """Read the reports in the legacy table, if that is due: these may show Java workers. The look waits for them
-        only `LEGACY_WAIT_S`.
+        """Read the reports in the legacy table, where workers of KCL 3.0 to 3.4 write, if that is due. The look waits
+        at most `LEGACY_WAIT_S` for the read, which then goes on in the background.
         """
         if self.clock.monotonic() >= self._legacy_due_at and not self._reading.is_busy:
             self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
@@ -351,14 +351,14 @@ class FailoverWatcher:
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 
     async def _take(self, leases: Sequence[Lease]) -> None:
-        """Take these leases. If the answers are late, go on; what became of those leases shows in the next look."""
+        """Take `leases`. If the answers are late, go on without them: the next look shows what became of the leases."""
         written = Written()
         if not await self._writer.in_time(self._write_takes(leases, written), written, self._read_s):
             self.takeover.tried(leases, {}, self.clock.monotonic())
 
     async def _write_takes(self, leases: Sequence[Lease], written: Written) -> None:
-        """Take these leases by conditional writes. Note which of them are ours now, and which of their owners are dead
-        (`_exclude_dead`).
+        """Take `leases` by conditional writes. Note which of the leases are ours now, and which of their former owners
+        are dead (`_exclude_dead`).
         """
         now, reports_before = self.clock.monotonic(), self._reports
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}

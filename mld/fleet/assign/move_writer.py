@@ -63,7 +63,7 @@ class MoveWriter:
     metrics: Metrics = field(default_factory=Metrics)
     answers: int = 0
     """How many writes have ended, with or without success."""
-    _going_on: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _going_on: BackgroundTasks = field(default_factory=BackgroundTasks)  # writes that `in_time` has begun
 
     async def in_time(self, work: Coroutine[Any, Any, object], written: Written, read_s: float) -> bool:
         """Run `work`, which writes moves and notes their outcomes in `written`. Wait for it as long as at least one
@@ -88,11 +88,11 @@ class MoveWriter:
         self._going_on.cancel()
 
     async def write(self, moves: Sequence[Move], written: Written, *, counter_matters: bool = False) -> None:
-        """Write all moves. The outcome of each is noted in `written` as soon as it is known. Errors are collected in
-        it, so that one lease does not affect the others.
+        """Write all moves, and note the outcome of each in `written` as soon as it is known. An error is noted there,
+        too, and does not stop the other moves.
 
-        `counter_matters`: every move depends on the counter as seen, so that no lease is moved whose row was written
-        since. Otherwise only the moves of expired leases do.
+        `counter_matters`: each plain assignment is conditional on the counter as seen, so a lease whose row was written
+        since is not moved. Otherwise only assignments that take an expired lease from its owner have this condition.
         """
 
         async def write_one(move: Move) -> None:

@@ -196,8 +196,8 @@ class Takeover:
         self._owned.forget(key)
 
     def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
-        """Return two sets, in steps: the owners of leases, and those of them that have a lease which moved within a
-        lease duration (`Observations`), as it does when it is renewed.
+        """Return two sets, in steps: all owners of leases, and the owners that renew: at least one of their leases has
+        moved within a lease duration (`Observations`).
         """
         owning: set[str] = set()
         renewing: set[str] = set()

@@ -125,8 +125,8 @@ class LockElection(LeaderDecider):
         self._no_until = LONG_AGO
 
     async def step_down(self, hold_off_s: float) -> None:
-        """Release the lock, and do not claim it for `hold_off_s`. That must be longer than the time between heartbeats,
-        at which the other workers check the lock, so that one of them wins.
+        """Release the lock, and do not claim it for `hold_off_s`. To let another worker win, this time must be longer
+        than `LEADER_HEARTBEAT_S`, the time between two checks of the lock by the other workers.
         """
         self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         async with self._requests:

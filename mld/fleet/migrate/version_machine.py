@@ -67,6 +67,7 @@ class Components:
     elects the leader.
     """
     sampler: bool = False
+    """The load is measured, even if it is not reported."""
     reporter: bool = False
     index: bool = False
     """The index of leases by owner is created if it is missing. Nothing waits for it; Java waits for up to an hour."""

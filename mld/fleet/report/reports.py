@@ -32,6 +32,7 @@ SAMPLES = "sts"
 RANGES = "opr"
 SUPPORT = "sup"
 SUPPORT_AT = "slu"
+"""Java's attributes of a report: its time, the samples, the operating ranges, the support code and the code's time."""
 VERSION = "mldVersion"
 DRAIN = "mldDrain"
 """An operator's note, present while the worker is drained: it should have no leases. The worker's own reports preserve
@@ -64,6 +65,7 @@ RANGE_PERCENT = 100
 THROUGHPUT_NAME = "THROUGHPUT"
 """A worker whose samples have this metric is a default worker."""
 EXPIRED_AFTER_PERIODS = 2
+"""A report is valid for this many report periods."""
 FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
 SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
 _SIX_DECIMALS = Decimal("0.000001")
