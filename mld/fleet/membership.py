@@ -185,16 +185,16 @@ class FleetMembership:
         newer report. That it was found dead is forgotten when its report has expired.
         """
         by_id = {report.worker: report for report in active if not self.is_stranger(report)}
-        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
-        newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
-        self._standing_still = still
-        moving = {worker: report for worker, report in by_id.items() if worker not in still}
+        unchanged = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
+        newly_unchanged = [by_id[worker] for worker in sorted(unchanged - self._standing_still)]
+        self._standing_still = unchanged
+        moving = {worker: report for worker, report in by_id.items() if worker not in unchanged}
         self._found_dead = {
             worker: found
             for worker, found in self._found_dead.items()
             if worker in moving and self._is_found_dead(moving[worker])
         }
-        return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
+        return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_unchanged
 
     def _is_found_dead(self, report: WorkerReport) -> bool:
         """Return whether the worker of this report was found dead and has not written a newer report since.

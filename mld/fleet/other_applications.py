@@ -42,7 +42,7 @@ def suspects(
 ) -> tuple[WorkerReport, ...]:
     """Return the recent reports of other applications' workers. These workers may live."""
     by_state = sort_out(found, wall_s, rules)
-    return tuple(one for one in (*by_state.active, *by_state.failing) if membership.is_stranger(one))
+    return tuple(report for report in (*by_state.active, *by_state.failing) if membership.is_stranger(report))
 
 
 def shows_life(

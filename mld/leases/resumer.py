@@ -194,11 +194,11 @@ class Resumer:
         mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
         self._under_way |= mine.keys()
         try:
-            held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
+            outcomes = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
         finally:
             self._under_way -= mine.keys()
             self.keeper.look_again()  # lapsed leases that were not resumed are tried again
-        return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
+        return tuple(key for key, is_held in zip(mine, outcomes, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
         """Return whether to resume a lease: its row names us, no twin seems to renew it, and this worker neither holds

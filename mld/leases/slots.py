@@ -58,7 +58,7 @@ class Slots:
         self._took_s: list[float] = []
         """How long the requests of the present round took."""
         self._was_short = False
-        """Whether all slots were in use when the present round began."""
+        """Whether all slots were in use when the present round began, or when one of its requests came."""
         self._tried: tuple[int, float] | None = None
         """While a new limit is on trial: the limit of the previous round, and how long requests took in that round.
         None if no trial is under way."""
@@ -109,7 +109,7 @@ class Slots:
         self._took_s.append(now - begun_at)
         if len(self._took_s) < self.room:
             return
-        tried, self._tried = self._tried, None
+        tried, self._tried = self._tried, None  # the limit before the trial that ends now, and how long requests took
         self.took_s = took_s = median_high(self._took_s)
         if tried is not None and _is_busy(*tried, self.room, took_s):
             self._rests_until = now + self._rests * REST * self._late_s

@@ -279,7 +279,7 @@ class LeaseTaker:
                 failure = survived(error, "taking a lease", key)
                 if may_be_applied(failure):
                     unknown_since = sent_at if unknown_since is None else unknown_since
-                elif not resent:
+                elif not resent:  # certainly not applied
                     del self._unknown_takes[key]
                 remaining_s = started_at + self.settings.duration_s - self.clock.monotonic()
                 delay_s = retry_delay_s(attempt, remaining_s, self.rng)

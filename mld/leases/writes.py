@@ -84,15 +84,15 @@ def renew(
         sets.append(_throughput(lease.throughput_kbps))
     if failing is not None and failing.failures:
         sets.append((rows.FAILING, Value(":failing", rows.failing_value(failing))))
-    gone = [*_mark(lease)]
-    gone += [rows.FAILING] if failing is not None and not failing.failures else []
+    removed = [*_mark(lease)]
+    removed += [rows.FAILING] if failing is not None and not failing.failures else []
     if status is not None:
         values = rows.status_values(status)
         sets += [(name, Value(f":{name}", value)) for name, value in values.items()]
-        gone += [name for name in rows.STATUS if name not in values]
+        removed += [name for name in rows.STATUS if name not in values]
     refused = partial(judge_refused, lease)
     return LeaseWrite(
-        "renew", lease.key, _guard(lease, span), the_row, refused, sets=tuple(sets), removes=tuple(gone), adds=adds
+        "renew", lease.key, _guard(lease, span), the_row, refused, sets=tuple(sets), removes=tuple(removed), adds=adds
     )
 
 
@@ -112,7 +112,7 @@ def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) ->
         (rows.CHECKPOINT_SUB, _number(":sub", 0 if position.is_sentinel else position.sub)),
         (rows.OWNER_SWITCHES, ZERO),
     ]
-    gone = (*PREPARED, rows.FAILING) if lease.failing is not None else PREPARED
+    removed = (*PREPARED, rows.FAILING) if lease.failing is not None else PREPARED
     conditions = _guard(lease, span)
     if not position.is_shard_end:
         conditions += (Condition("#checkpoint <> :shardEnd", (SHARD_END_VALUE,)),)
@@ -120,7 +120,9 @@ def checkpoint(lease: Lease, position: Position, *, span: Span | None = None) ->
         may_replace = {one for one in (lease.checkpoint, *span.replaces) if one <= position} | {position}
         conditions += (_replaces(may_replace),)
     refused = partial(judge_refused, lease)
-    return LeaseWrite("checkpoint", lease.key, conditions, the_row, refused, sets=tuple(sets), removes=gone, adds=adds)
+    return LeaseWrite(
+        "checkpoint", lease.key, conditions, the_row, refused, sets=tuple(sets), removes=removed, adds=adds
+    )
 
 
 def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
@@ -139,8 +141,8 @@ def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
         other = judge_refused_release(lease, row)
         return False if other is None or writes_max <= 1 else release(other, writes_max=writes_max - 1)
 
-    conditions, gone = (EXISTS, *_owners_as_seen(lease)), (rows.OWNER, rows.CHECKPOINT_OWNER, *_mark(lease))
-    return LeaseWrite("release", lease.key, conditions, _yes, again, removes=gone, adds=((rows.COUNTER, ONE),))
+    conditions, removed = (EXISTS, *_owners_as_seen(lease)), (rows.OWNER, rows.CHECKPOINT_OWNER, *_mark(lease))
+    return LeaseWrite("release", lease.key, conditions, _yes, again, removes=removed, adds=((rows.COUNTER, ONE),))
 
 
 # --- changes of the owner ---------------------------------------------------------------------------------------------
@@ -384,8 +386,8 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
     """
     if row is None:
         return Refusal("the row was deleted")
-    ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
-    if ours and resent:
+    is_ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
+    if is_ours and resent:
         return row
     return Refusal(f"counter moved from {lease.counter} to {row.counter}, owner {row.actual_owner}")
 

@@ -201,14 +201,14 @@ class LeaseCleanup:
             return decision
         assert row is not None, "an entry without a row is forgotten"
         if decision is None and self.enabled:
-            known = await self._surveyed()
-            children = known.children_of(row.key)
-            if children and known.is_listed(row.key):
+            survey = await self._surveyed()
+            children = survey.children_of(row.key)
+            if children and survey.is_listed(row.key):
                 # KCL before 2.3 did not write the children. Once they are recorded, the rows decide.
                 await self.stream.table.apply(writes.record_children(row.key, children))
                 decision = await self._judge_rows(await self.stream.table.get(row.key))
                 return decision or Keep("its children are not known")
-            return judge_garbage(row, known)
+            return judge_garbage(row, survey)
         if garbage_due:
             return judge_garbage(row, await self._surveyed())
         return decision or Keep("the service is not asked now")

@@ -165,6 +165,7 @@ class ShardEnding:
         is an exception: it gets no more shards, so its last shard ends without children, even if it is listed as open.
         """
         children = children_in(shards, lease.key)
+        # Only streams of Kinesis have hash keys, and they get records as long as they exist.
         is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
         if is_open and (self.stream.detector.kind.has_hash_keys or await self.stream.detector.takes_records()):
             return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
@@ -201,7 +202,7 @@ class ShardEnding:
         """
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()
-        merges = self.stream.detector.kind.has_hash_keys
+        merges = self.stream.detector.kind.has_hash_keys  # shards of DynamoDB have none, and are never merged
         if len(children) == 1 and merges:
             present = await self._rows_of(children[0].parents)
             child_row_present = await self.stream.table.get(children[0].shard_id) is not None

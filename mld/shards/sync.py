@@ -254,8 +254,8 @@ class ShardSync:
         in this order misses none.
         """
         known = {lease.key for lease in scan.leases} | scan.unreadable
-        akin = await in_turns(graph.kin(lease.key for lease in wanted))
-        rows = [await self.stream.table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
+        related = await in_turns(graph.kin(lease.key for lease in wanted))
+        rows = [await self.stream.table.get(shard_id) for shard_id in sorted(related - known, key=id_order)]
         return [row for row in rows if row is not None]
 
     async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:

@@ -38,12 +38,12 @@ def ancestors_of(lease: Lease, listed: Mapping[str, Shard]) -> tuple[str, ...]:
     ancestors as far as they are in `listed`; at most `ANCESTORS_MAX`.
     """
     found: dict[str, None] = {}
-    left = deque(sorted(lease.parents))
-    while left and len(found) < ANCESTORS_MAX:
-        shard_id = left.popleft()
+    to_visit = deque(sorted(lease.parents))
+    while to_visit and len(found) < ANCESTORS_MAX:
+        shard_id = to_visit.popleft()
         if shard_id not in found:
             found[shard_id] = None
-            left += sorted(listed[shard_id].parents) if shard_id in listed else ()
+            to_visit += sorted(listed[shard_id].parents) if shard_id in listed else ()
     return tuple(found)
 
 

@@ -167,10 +167,10 @@ def next_list(
 
     A stream that is not wanted, but is in the present list or has leases (`in_table`), becomes a former stream.
     """
-    is_wanted = {one.stream for one in wanted}
-    former = {one.stream: one for one in before.streams if one.stream not in is_wanted}
+    wanted_ids = {one.stream for one in wanted}
+    former = {one.stream: one for one in before.streams if one.stream not in wanted_ids}
     for one in in_table:
-        if str(one) not in is_wanted and str(one) not in former:
+        if str(one) not in wanted_ids and str(one) not in former:
             former[str(one)] = ListedStream(str(one), one.name, "")
     since_s = int(now_s)
     streams = (

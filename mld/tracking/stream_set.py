@@ -248,7 +248,7 @@ class TrackedStreams:
         except Exception as error:
             failure = survived(error, "syncing shards")
             level = logging.ERROR if isinstance(failure, StartupError) else logging.WARNING
-            about = {"action": "sync_failed"} | ({} if stream is None else {"stream": stream})
-            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].opened.name, failure, extra=about)
+            fields = {"action": "sync_failed"} | ({} if stream is None else {"stream": stream})
+            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].opened.name, failure, extra=fields)
             self._note_sync_due(stream)
             return False

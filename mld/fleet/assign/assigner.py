@@ -354,8 +354,8 @@ class Assigner:
     # --- logs --------------------------------------------------------------------------------------------------------
 
     def _report_clocks(self) -> None:
-        """Log each worker whose clock is newly found to be wrong. Pass all of them to the metrics, from which faults
-        are shown.
+        """Log each worker whose clock is newly found to be wrong, and pass all workers with wrong clocks to the
+        metrics.
         """
         off = self.membership.clocks_off
         self._table_seen.clocks_off = off

@@ -230,8 +230,9 @@ def _sources(view: View) -> list[tuple[float, Load]]:
 
 
 def _overloaded(view: View, metric: str) -> list[Load]:
-    """Return the workers that are clearly above the average of this metric, or above their limit. If there are none,
-    but a worker is clearly below the average, return the worker with the highest value.
+    """Return the workers that are above the average of this metric by at least the configured margin, or above their
+    limit. If there are none, but a worker is below the average by more than the margin, return the worker with the
+    highest value.
     """
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
@@ -325,7 +326,9 @@ def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | 
 
 
 def _fits(view: View, load: Load, weight: float) -> bool:
-    """Return whether the worker stays at or below all averages and limits with `weight` added."""
+    """Return whether balancing may give the worker leases of this weight: it is not drained, and with the weight added
+    it stays at or below all averages and limits.
+    """
     if load.is_drained:
         return False
     for metric, value in load.values.items():

@@ -161,10 +161,10 @@ class FailoverWatcher:
         again_at = -math.inf
         while True:
             self._woken.clear()
-            asked, self._is_asked = self._is_asked, False
+            is_asked, self._is_asked = self._is_asked, False
             try:
-                if asked or self.clock.monotonic() >= again_at:
-                    await self._look(is_whole=asked)
+                if is_asked or self.clock.monotonic() >= again_at:
+                    await self._look(is_whole=is_asked)
                     failures, again_at = 0, self._next_look_at()
                 elif self._has_news:
                     await self._see_news()
@@ -311,7 +311,7 @@ class FailoverWatcher:
         if free - self._free:
             self._free |= free
             if self.leader.leads:
-                self.assigning_due.set()  # so that the best workers get them, before the watchers take them
+                self.assigning_due.set()  # so that the best workers get these leases, before watchers take them
 
     @property
     def _leads_alone(self) -> bool:
@@ -327,7 +327,7 @@ class FailoverWatcher:
             period_s = LOOK_PERIOD_S
         elif (
             self._leads_alone and self.clock.monotonic() - self._began_at > LONE_LEADER_LOOK_S
-        ):  # earlier, other workers of the fleet may be starting, too
+        ):  # soon after the start, other workers of the fleet may be starting, too
             return self._whole_at + max(LONE_LEADER_LOOK_S, period_s)  # there are no other watchers to agree with
         wait_s = period_s - self.clock.wall() % period_s
         # If a timer fired slightly early, or the look took most of its period, the next multiple comes too soon.
@@ -362,7 +362,7 @@ class FailoverWatcher:
         """
         now, reports_before = self.clock.monotonic(), self._reports
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
-        gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
+        gone_owners = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
         moves = [
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
@@ -374,7 +374,7 @@ class FailoverWatcher:
         self._log(leases, written)
         # An owner is dead only if at least one of its leases was taken: if it woke up between the look and our writes,
         # all of these are refused. An owner that has reported while we waited for the answers is not dead either.
-        for owner in sorted(gone & {owners.get(key) for key in written.done}):
+        for owner in sorted(gone_owners & {owners.get(key) for key in written.done}):
             if self._reports.get(owner) == reports_before.get(owner):
                 await self._exclude_dead(owner)
 

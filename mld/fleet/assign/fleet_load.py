@@ -391,10 +391,10 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
     target = total / max(1, len(view.loads))
     share_per_weight = FULL_SHARE / target if target else 0.0
     measured = {worker: workers[worker].utilization for worker in view.loads}
-    known = {metric: average for metric, average in _averages(measured.values()).items() if average > 0}
+    informative = {metric: average for metric, average in _averages(measured.values()).items() if average > 0}
     for load in view.loads.values():
         utilization = measured[load.worker]
-        load.values = {metric: _amount(utilization[metric]) for metric in sorted(utilization) if metric in known}
+        load.values = {metric: _amount(utilization[metric]) for metric in sorted(utilization) if metric in informative}
         load.limits = workers[load.worker].limits
         if not load.values:
             load.values = {SHARE: load.weight * share_per_weight}

@@ -128,8 +128,8 @@ class Takeover:
         and who the watchers are now.
         """
         self.membership.saw_reports(reports, now)
-        there = {lease.key for lease in leases}
-        for key in [key for key in self._rows if key not in there]:
+        present = {lease.key for lease in leases}
+        for key in [key for key in self._rows if key not in present]:
             self._forget(key)
         yield
         yield from self.saw_part(leases, 0, now)
@@ -215,9 +215,9 @@ class Takeover:
         have to discover a new lease: the leases of workers that have renewed leases before (`_renewed_once`), and renew
         none now.
         """
-        dead = self.membership.silent & self._renewed_once
+        silent_owners = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
-            if lease.actual_owner in dead:
+            if lease.actual_owner in silent_owners:
                 self._due[lease.key] = self.observations.moved_at(lease.key) + self.settings.leases.duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
@@ -323,13 +323,13 @@ class Takeover:
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
             by_part.setdefault(self._parts[key], []).append(self._rows[key])
-        late = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
+        late_owners = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
         dealt: dict[str, str] = {}
         for part, of_part in by_part.items():
             # The row may have been seen when the table had more parts. The next whole look puts it into a present part.
             watchers = self.watchers(min(part, self.part_count - 1))
-            held = {worker: loads.get(worker, 0) for worker in watchers if worker not in late}
-            dealt |= spread(of_part, held, self.settings.leases.held_max, self.membership.drained)
+            lease_counts = {worker: loads.get(worker, 0) for worker in watchers if worker not in late_owners}
+            dealt |= spread(of_part, lease_counts, self.settings.leases.held_max, self.membership.drained)
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:

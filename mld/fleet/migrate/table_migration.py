@@ -152,7 +152,7 @@ class TableMigration:
         return self.routes.live
 
     async def on_check(self, is_leader: bool) -> None:
-        """Read the row and adopt its status; a leader does so only once in `LEADER_CHECK_S`.
+        """Read the row `TableMigration3.5` and adopt its status; a leader does so only once in `LEADER_CHECK_S`.
 
         Raises MigrationCompletedError once the lock has moved to the lease table. Raises TableError if a new leader
         cannot read the row: it must not lead before it has seen that the lock still belongs in this table. A leader

@@ -157,10 +157,12 @@ class StoredReports:
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
 
     async def may_receive(self, worker: str) -> bool:
-        """Return whether the worker has a report now and is not leaving. Raises TableError."""
+        """Return whether the worker has a report now, and its newest report does not say that it is leaving. Raises
+        TableError.
+        """
         found = [await ReportsTable(self._service, place).get(worker) for place in self._places()]
-        there = reports.newest_of_each(report for report in found if report is not None)
-        return any(not reports.is_leaving(report) for report in there)
+        newest = reports.newest_of_each(report for report in found if report is not None)
+        return any(not reports.is_leaving(report) for report in newest)
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         """Delete stale reports from the tables in which they were read. Errors are logged."""
