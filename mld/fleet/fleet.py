@@ -393,8 +393,8 @@ class Fleet:
         self._resigning = asyncio.ensure_future(self.leader.close())
 
     async def close(self) -> None:
-        """Release leases that were assigned to us meanwhile, delete the report, and end the tasks. Call this when no
-        lease is held any more.
+        """Release leases that were assigned to this worker while it was stopping, delete its report, and end the tasks.
+        Call this when no lease is held any more.
         """
         if not self.takes_leases:
             await self._departure.release_late_leases()

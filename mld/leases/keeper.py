@@ -303,7 +303,7 @@ class LeaseKeeper:
             return
         if lost is not None:
             storing.stored.set_exception(lost)
-        elif row.checkpoint >= storing.position:  # the row has a later one if that was stored without an answer to us
+        elif row.checkpoint >= storing.position:  # it is later if a later one was stored and the answer lost
             storing.stored.set_result(row.checkpoint if row.is_complete else storing.position)
 
     # --- giving a lease away ------------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ def _number_evidence(shard: Shard, lease: Lease) -> tuple[bool | None, str | Non
     if number is None:
         return None, None
     words = f"the checkpoint {number} of {lease.key} is"
-    if number == 0 or (first.bit_length() == NUMBER_BITS and number.bit_length() != NUMBER_BITS):
+    is_kinesis = first.bit_length() == NUMBER_BITS  # numbers of DynamoDB have no fixed length
+    if number == 0 or (is_kinesis and number.bit_length() != NUMBER_BITS):
         return None, f"{words} no sequence number of any shard"
     if number < first:
         return False, f"{words} before the first record of that shard"

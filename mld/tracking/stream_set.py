@@ -239,8 +239,8 @@ class TrackedStreams:
             self._is_syncing = False
 
     async def _fill(self, stream: str | None, rows: TableScan) -> bool:
-        """Create the rows that a stream lacks, by a sync. `rows` are its rows as just read. Return True if there may
-        now be others. If the sync fails, log that, and note that another one is due.
+        """Create the rows that a stream lacks, by a sync. `rows` are the stream's rows as just read. Return True if
+        there may now be rows that `rows` lacks. If the sync fails, log that, and note that another one is due.
         """
         try:
             with working_for(stream):

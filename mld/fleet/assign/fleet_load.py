@@ -388,8 +388,8 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
 
     A worker without metrics gets its share of the weight as its only value, in percent of an equal share (SHARE).
     """
-    target = total / max(1, len(view.loads))
-    share_per_weight = FULL_SHARE / target if target else 0.0
+    fair_weight = total / max(1, len(view.loads))
+    share_per_weight = FULL_SHARE / fair_weight if fair_weight else 0.0
     measured = {worker: workers[worker].utilization for worker in view.loads}
     informative = {metric: average for metric, average in _averages(measured.values()).items() if average > 0}
     for load in view.loads.values():
@@ -404,7 +404,7 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
     for metric, average in view.averages.items():
         if average <= 0:
             view.averages[metric] = FULL_SHARE  # this is the share, and no worker measured by it has a lease yet
-        view.per_weight[metric] = view.averages[metric] / target if target else 0.0
+        view.per_weight[metric] = view.averages[metric] / fair_weight if fair_weight else 0.0
     if SHARE in view.averages:  # computed from all weight; the average covers only the workers without metrics
         view.per_weight[SHARE] = share_per_weight
     for load in view.loads.values():

@@ -253,7 +253,7 @@ class VersionMachine:
         stored = None if row is None else row.state
         version = initial_version(self.configured, stored, is_of_2x=is_of_2x)
         await self._enter(version, stored, on_state)
-        # INIT is never written, because a worker of phase 1 writes only leases.
+        # INIT is never written: a worker in INIT writes only leases.
         return version in (ClientVersion.INIT, stored) or await self._write(row, place, version)
 
     async def _is_of_2x(self) -> bool:

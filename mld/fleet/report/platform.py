@@ -109,8 +109,8 @@ class CgroupSource:
         self._before: CgroupUsage | None = None
 
     async def meter(self) -> str:
-        """Return the machine's boot id, and the inode of the control group. Its path would be the same in each
-        container.
+        """Return the machine's boot id, and the inode of the control group, because the group's path is the same in
+        every container. Return an empty text if one of the two cannot be read.
         """
         boot_id = await _boot_id(self._host)
         try:
