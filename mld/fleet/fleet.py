@@ -383,7 +383,7 @@ class Fleet:
         """Take no more leases, because this worker stops, and choose the receivers of its leases."""
         self._leaving = True
         self._child_adopter.stop()
-        self._assigner.close()  # its task, which would do so, may not have begun yet
+        self._assigner.close()  # its task also does so when it ends, but may not have begun yet
         await self._tasks.end(Until.LEAVING)
         if not self.takes_leases:
             if self._reporter is not None:  # first, so that workers that leave later do not choose us as a receiver

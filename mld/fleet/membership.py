@@ -156,6 +156,7 @@ class FleetMembership:
         """Note that a worker was found dead. It gets no leases until it writes another report, even if its last report
         still looks fresh.
         """
+        # Older entries are dropped, so that they do not become more and more.
         kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < TRACE_S}
         reported = (seen.time_of(worker) for seen in (self._looks, self._runs))
         self._found_dead = kept | {worker: FoundDead(wall_s, frozenset(at_s for at_s in reported if at_s is not None))}
@@ -200,7 +201,7 @@ class FleetMembership:
         """Return whether the worker of this report was found dead and has not written a newer report since.
 
         The report is an old one if it has a time that the worker's report had when the worker was found dead. If we had
-        seen no report of it then, only its time and our clock can be compared.
+        seen no report of the worker then, only the time in the report and our clock can be compared.
         """
         found = self._found_dead.get(report.worker)
         if found is None or report.updated_at_s is None:

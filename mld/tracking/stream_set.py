@@ -219,7 +219,9 @@ class TrackedStreams:
         self._has_sync_due.set()
 
     async def _sync_when_due(self) -> None:
-        """Make the syncs that `_note_sync_due` asks for, each some time after it was asked for, until cancelled."""
+        """Make the syncs that `_note_sync_due` asks for, until cancelled. The first request begins a pause, and the
+        requests that come during the pause are met together.
+        """
         while True:
             await self._has_sync_due.wait()
             await self.needs.clock.sleep(self.needs.settings.shards.sync_interval_s)

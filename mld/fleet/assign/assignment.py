@@ -207,7 +207,7 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
     yield
     for take, load in sources:
         yield from _relieve(view, queue, load, take, order)
-        queue.push(load)
+        queue.push(load)  # its rank has changed
         yield
 
 
@@ -356,18 +356,18 @@ def _even_out(view: View, loads: Collection[Load], order: Order) -> Steps[None]:
     heapify(emptiest)
     moves = 0
     while fullest and emptiest and -fullest[0][0] - emptiest[0][0] > 1:
-        size, worker = fullest[0]
-        lease = next((lease for lease in offered[worker] if lease.key not in view.moves), None)
-        if lease is None:
+        negative_count, giver = fullest[0]
+        lease = next((lease for lease in offered[giver] if lease.key not in view.moves), None)
+        if lease is None:  # none of its leases may move
             heappop(fullest)
             continue
-        target = emptiest[0]
-        load = view.loads[target[1]]
+        count, receiver = emptiest[0]
+        load = view.loads[receiver]
         view.move(lease, load, Why.BALANCE)
-        heapreplace(fullest, (size + 1, worker))
+        heapreplace(fullest, (negative_count + 1, giver))
         heappop(emptiest)
         if not view.is_full(load):
-            heappush(emptiest, (target[0] + 1, target[1]))
+            heappush(emptiest, (count + 1, receiver))
         moves += 1
         if moves % STEP_MOVES == 0:
             yield

@@ -137,8 +137,8 @@ class FailoverWatcher:
         self.wake()
 
     def gave(self) -> None:
-        """Note that this worker gave a lease to another one. That one may be dead, so it has to be watched from now on:
-        if this worker was alone until now, look at the table at once.
+        """Note that this worker gave a lease to another worker. The other worker may be dead, so it has to be watched
+        from now on: if this worker was alone until now, look at the table at once.
         """
         was_alone = self.membership.is_alone
         self.membership.gave(self.clock.monotonic())

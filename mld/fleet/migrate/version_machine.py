@@ -331,8 +331,9 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Enter a state, unless it is the one that was entered last, with the same parts. Log it, and warn if this
-        worker works by the rules of 2.x unasked, or takes no leases because the fleet has left 2.x mode.
+        """Enter a state and log it, unless the state that was entered last is the same, with the same parts. Warn if
+        this worker works by the rules of 2.x although its settings do not say so, or takes no leases because the fleet
+        has left 2.x mode.
         """
         wanted = (version, components(version, stored))
         if wanted == self._entered:

@@ -181,7 +181,7 @@ def application_on(stream: str) -> str | None:
     The text is the stream's name. The name of a DynamoDB stream ends with a label that changes when the stream is
     switched off and on, so the label is left out.
     """
-    region, *table = stream.split("$")
+    region, *table = stream.split("$")  # of a DynamoDB stream: region, account, table, label
     name = "$".join((region, *table[:2])) if len(table) == TABLE_STREAM_PARTS - 1 else stream
     return name[:STREAM_CHARACTERS_MAX] or None
 
