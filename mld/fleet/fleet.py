@@ -67,7 +67,8 @@ DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 
 @dataclass(eq=False)
 class Fleet:
-    """Call `start` when the lease table exists, then `run`; at the end of the worker `leave` and then `close`.
+    """Makes this worker take part in the fleet. Call `start` when the lease table exists, then `run`; at the end of the
+    worker `leave` and then `close`.
 
     `table` shows only the leases of the streams that this worker consumes, `stored` shows all leases. `status_of`
     returns the status of a shard of this worker. All parts ask `leader` whether this worker leads; `leader` asks the

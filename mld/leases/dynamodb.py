@@ -47,8 +47,8 @@ class DynamoLeaseTable:
     """Implements the `StoredTable` port by a DynamoDB `Service`. `scan_segments` is the number of parallel segments of
     a scan; with 0 it depends on the table's size.
 
-    `settings` are used only if the table is created. `key_name` names the hash key; only for a table of reports, which
-    operators' commands write through this class, it is another than the default.
+    `settings` are used only if the table is created. `key_name` names the hash key. It differs from the default only
+    for a table of reports, which operators' commands write through this class.
     """
 
     def __init__(

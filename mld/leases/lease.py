@@ -61,8 +61,9 @@ class ChildFigures:
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """The state of a shard, which its holder writes into the row with each renewal. It is for people: no decision uses
-    it.
+    """The state of a shard, which its holder writes into the row with each renewal. It is for people, and for the next
+    holder, which notices by it if records are missing (`read_to_s`) and continues the trend. It never decides who gets
+    the lease.
     """
 
     activity: str

@@ -109,8 +109,8 @@ class Holdings(Protocol):
 
 @dataclass(eq=False)
 class Resumer:
-    """See the module's header. `slots` (the limit of concurrent requests) and `rows` (our open writes) are the
-    keeper's.
+    """Resumes leases whose rows name this worker although it does not hold them. `slots` (the limit of concurrent
+    requests) and `rows` (our open writes) are the keeper's.
     """
 
     keeper: Holdings

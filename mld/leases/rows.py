@@ -403,8 +403,8 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
 
 
 def _status(row: Row) -> ShardStatus | None:
-    """Return the status in a row; None if it is absent or damaged. It is only for people, so damage does not make the
-    row corrupt.
+    """Return the status in a row; None if it is absent or damaged. No decision about the lease depends on the status,
+    so damage does not make the row corrupt.
     """
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:

@@ -54,8 +54,8 @@ class Activity(Enum):
 
 @dataclass(eq=False)
 class Reporter:
-    """Call `run` in a task. If `source` is None, this worker does not measure its load. `on_own_row` is called after
-    each write, with this worker's whole row.
+    """Measures this worker's load and writes its reports, while `run` runs. If `source` is None, the load is not
+    measured. `on_own_row` is called after each write, with this worker's whole row.
 
     `ends` are the workers that this worker has found dead; each report names them.
     """

@@ -17,10 +17,11 @@ CLOCK_OFF_MAX_S = 60.0
 class Sightings:
     """When the report of each worker was last seen to change, by the observer's own clock.
 
-    The times in the reports are only compared with each other, never with the observer's clock. If that clock was set
-    back, the reports of dead workers seem to come from the future, and would never expire by their times
-    (coordination#reports-and-clocks); here they count as unchanged. Only changes that were observed count. So a new
-    leader has to watch for as long as a report is valid before it can call a report unchanged.
+    To judge whether a worker lives, the times in its reports are only compared with each other, never with the
+    observer's clock. If the observer's clock was set back, the reports of dead workers seem to come from the future,
+    and would never expire by their times (coordination#reports-and-clocks); here they count as unchanged. Only changes
+    that were observed count. So a new leader has to watch for as long as a report is valid before it can call a report
+    unchanged.
     """
 
     def __init__(self) -> None:
