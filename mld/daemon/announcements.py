@@ -31,6 +31,7 @@ DRAIN_MARGIN_S = 60.0
 it takes longer still, it hangs, and no more time is asked for.
 """
 TICK_MAX_S = 1.0
+"""Longest time between two checks of which notifications are due."""
 
 
 class LifePhase(Enum):
@@ -161,12 +162,12 @@ async def announcing(
             status = text() if present is LifePhase.RUNNING else present.value
             announcements.step(clock.monotonic(), present, overdue(), status)
             changes = (event.wait() for event in (initialized, stop_asked) if not event.is_set())
-            waiting = [asyncio.ensure_future(one) for one in (clock.sleep(tick_s), *changes)]
+            waiting = [asyncio.ensure_future(wait) for wait in (clock.sleep(tick_s), *changes)]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for one in waiting:
-                    one.cancel()
+                for task in waiting:
+                    task.cancel()
 
     async with in_background(announce, "telling the service manager", clock):
         yield

@@ -25,7 +25,8 @@ from mld.metrics.activity import ShardActivity
 from mld.metrics.shard import ShardMetrics
 
 STALL_S = 120.0
-"""Longer than the pause before a failing child is restarted, and than the pause between two attempts at a parked shard.
+"""A run without a time limit ends after this long without progress. It is longer than the pause before a failing child
+is restarted, and than the pause between two attempts at a parked shard.
 """
 NAMED_MAX = 5
 """Messages name at most this many shards."""
@@ -184,6 +185,7 @@ def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | 
     at_latest = sorted(lease.key for lease in unfinished if lease.checkpoint == LATEST)
     if at_latest:
         return f"the checkpoint of {at_latest[0]} is LATEST"
+    # Rows that exist keep their own checkpoints, so the default counts only for an application without unfinished rows.
     return "an application without checkpoints would start at LATEST" if is_default_latest and not unfinished else None
 
 

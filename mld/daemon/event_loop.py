@@ -22,5 +22,5 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the function that makes a loop of uvloop. If that package is missing, return None, for asyncio's loop."""
     if not is_installed("uvloop"):
         return None
-    made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    return made
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return new_loop

@@ -166,20 +166,20 @@ class WorkerGroup:
 
     async def _run_once(self, worker: GroupMember) -> int:
         """Start a process of the worker with a lifeline, wait until it ends, and return its exit code."""
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
+        our_end, worker_end = socket.socketpair()
+        with our_end, worker_end:
             try:
-                await self._spawn(worker, theirs.fileno())
+                await self._spawn(worker, worker_end.fileno())
             except OSError as error:
                 log.error("worker %s cannot be started: %s", worker.name, error, extra={"action": "spawn_failed"})
                 worker.is_begun = False
                 return EXIT_FAILURE
             assert worker.process is not None
-            theirs.close()  # the process has inherited its own copy
-            ours.setblocking(False)
+            worker_end.close()  # the process has inherited its own copy
+            our_end.setblocking(False)
             if self._stop.is_set():  # the group was stopped while the process was being started
                 _send(worker, signal.SIGTERM)
-            worker.lifeline = ours
+            worker.lifeline = our_end
             try:
                 return await worker.process.wait()
             finally:
@@ -255,8 +255,9 @@ class WorkerGroup:
             # A worker that needs more time to start or stop: ask the service manager for as much.
             elif line.startswith(EXTEND) and (not self._was_ready or self._stop.is_set()):
                 within_s = int(line.partition(b"=")[2]) / 1e6
-                (self._manager.stopping if self._stop.is_set() else self._manager.starting)(within_s)
-        if not self._was_ready and all(one.is_ready for one in self.workers):
+                ask_for_time = self._manager.stopping if self._stop.is_set() else self._manager.starting
+                ask_for_time(within_s)
+        if not self._was_ready and all(member.is_ready for member in self.workers):
             self._was_ready = True
             self._manager.ready()
             log.info("all %d workers run", len(self.workers), extra={"action": "unit_ready"})
@@ -332,7 +333,7 @@ class WorkerGroup:
         for worker in self.workers:
             if worker.is_ready:
                 _send(worker, signal.SIGHUP)
-        self._manager.ready()
+        self._manager.ready()  # ends the state "reloading"; the workers may still be reading
 
 
 def _send_news(worker: GroupMember, news: bytes) -> None:

@@ -77,7 +77,9 @@ class GroupPages:
         return await exposed(question, self._expositions, self._exposed)
 
     async def _exposed(self, accept: str) -> HttpAnswer:
-        """Return the metrics of all running workers as one text; if none answers, the first worker's error."""
+        """Return the metrics of all running workers as one text; if none answers, the first worker's error. `accept` is
+        the Accept header of the request: it chooses the format of the text.
+        """
         from mld.serving.group_exposition import merged
 
         plain = Question("/metrics", {"accept": "text/plain"})
@@ -100,7 +102,8 @@ class GroupPages:
 async def why_not(workers: Sequence[GroupMember], path: str) -> str | None:
     """Return what the first unhealthy worker answers to the probe at `path`; None if all are healthy."""
     whys = await asyncio.gather(*(_probe(worker, path) for worker in workers))
-    return next((f"worker {one.name}: {why}" for one, why in zip(workers, whys, strict=True) if why is not None), None)
+    unhealthy = [(worker, why) for worker, why in zip(workers, whys, strict=True) if why is not None]
+    return f"worker {unhealthy[0][0].name}: {unhealthy[0][1]}" if unhealthy else None
 
 
 async def _probe(worker: GroupMember, path: str) -> str | None:

@@ -70,7 +70,9 @@ class LogOptions:
     @property
     def winner(self) -> str | None:
         """The option of the command line that overrides `mld.logLevel`; None if no option does."""
-        return "-l" if self.file is not None else None if self.level is None else "--log-level"
+        if self.file is not None:
+            return "-l"
+        return None if self.level is None else "--log-level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ async def reload_worker(
         configuration.note_read(reloader.file, clock.wall())
         configuration.waiting = done.waiting
         metrics.events.note(EventKind.CONFIG, f"reloaded{_changes(done)}")
-        worker.adjust(done.settings.child)
+        worker.adjust(done.settings.child)  # apart from the log level, only keys of children may change at once
     finally:
         if worker.is_ready:  # not if a stop was asked for meanwhile
             manager.ready()

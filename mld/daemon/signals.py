@@ -129,4 +129,5 @@ class StopSignals:
             graceful = False
         if worker.failure is not None:
             return EXIT_FAILURE
+        # Without a signal (the supervisor is gone, the tip is reached) a stop that was not graceful counts as SIGTERM.
         return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (self._received[0] if self._received else signal.SIGTERM)

@@ -58,7 +58,8 @@ class StreamClients:
         """The ports of the only stream, if the settings name no list of streams."""
         self._new_service = new_service
         self._read_streams = read_streams
-        self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
+        self._known: Mapping[str, StreamSetting] = {stream.name: stream for stream in settings.streams}
+        """The streams of the list as it was read last, by their names in the list."""
         self._services: dict[_Place, CountedService] = {}  # the clients that were opened
         self._opening = asyncio.Lock()
 
@@ -69,12 +70,13 @@ class StreamClients:
     async def wanted(self) -> Sequence[WantedStream]:
         """Read again the list of streams to which the settings point, and return it."""
         streams = await self._read_streams()
-        self._known = {one.name: one for one in streams}
-        return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
+        self._known = {stream.name: stream for stream in streams}
+        return [WantedStream(item.name, None if item.arn is None else item.arn.text, item.epoch) for item in streams]
 
     async def describe(self, wanted: WantedStream) -> StreamSummary:
         """Return the description of a stream that its service gives. Raises `errors.StreamError`."""
-        return await (await self._streams(wanted.label, wanted.arn))[1].describe()
+        _, streams = await self._streams(wanted.label, wanted.arn)
+        return await streams.describe()
 
     async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
         """Open a stream of the list, or with None the only stream that the settings name, and return its ports.

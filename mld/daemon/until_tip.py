@@ -133,7 +133,7 @@ class RunUntilTip:
         The lease table is read again and again, until a renewal was seen, or each lease was watched for long enough, or
         the time of the run is over. Raises TableError if too many reads fail, and ConfigurationError as `run` does.
         """
-        pause_s = self._settings.leases.duration_s / RENEWALS_PER_LEASE / 2
+        pause_s = self._settings.leases.duration_s / RENEWALS_PER_LEASE / 2  # half of the time between two renewals
         failures = 0
         while True:
             try:
@@ -209,6 +209,7 @@ class RunUntilTip:
             now = self._clock.monotonic()
             if self._catching_up.is_time_over(now):
                 self._end = CatchUpEnd.TIME_OVER
+                # The result is not needed; the call notes the unfinished shards (`remaining`) for the last message.
                 self._catching_up.looked(self._look_from(await self._table_if_there()))
             elif self._worker.is_ready and now >= looked_at + self._wait_s(spacing_s):
                 looked_at = now

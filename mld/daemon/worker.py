@@ -177,7 +177,7 @@ class Worker:
         """Try to initialize, again after each failure of the table or a stream, up to 20 times. Return True. Raises
         StartupError.
         """
-        fault = self.parts.metrics.worker.operations.renewer_start.fault
+        fault = self.parts.metrics.worker.operations.renewer_start.fault  # KCL's metric LeaseRenewerInitialize.Fault
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
                 await self._initialize_once()
@@ -356,7 +356,7 @@ class Worker:
         if late:
             log.warning(
                 "not all children ended in time; they are killed",
-                extra={"action": "stop_forced", "shards": sorted(o.consumer.key for o in running if o.task in late)},
+                extra={"action": "stop_forced", "shards": sorted(r.consumer.key for r in running if r.task in late)},
             )
         await _cancel(late)
         try:

@@ -270,6 +270,7 @@ class FanOutReader(ShardReader):
             await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=IDLE_MAX_S)
             if not reading.done() and renewal.done() and self._renewed(renewal):
                 return None  # `_renewed` has closed the old subscription
+            # The renewal has failed, or is still under way: go on with the old subscription.
             await asyncio.wait({reading}, timeout=IDLE_MAX_S)
             if not reading.done():
                 raise self._silence()
@@ -277,7 +278,7 @@ class FanOutReader(ShardReader):
             if error is None and (page := reading.result()) is not None:
                 return page
             await asyncio.wait({renewal})  # the old subscription is over; opening the new one may be what ended it
-            if self._renewal is None or not self._renewed(renewal):
+            if self._renewal is None or not self._renewed(renewal):  # None: `_renewed` was called above, and failed
                 if error is None:
                     self._metrics.subscriptions.add("ended")
                 await self._close()

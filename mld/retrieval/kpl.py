@@ -132,7 +132,7 @@ class UserRecords:
     def columns(self) -> Iterator[tuple[Payload | memoryview, bytes, int]]:
         """Yield each user record: payload, partition key as JSON text, sub-sequence number."""
         data, keys, first = self._data, self._keys, self._first
-        texts: dict[int, bytes] = {}
+        texts: dict[int, bytes] = {}  # JSON texts of the first KEYS_KEPT keys, by their index in the table
         chunk_end = 0
         for chunk in self._entries:
             chunk_start, chunk_end = chunk_end, chunk_end + _count(chunk)
@@ -240,22 +240,22 @@ def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_rang
     """
     misrouted: Misrouted | None = None
     before = 0  # how many user records the earlier chunks of `entries` have
-    for number, packed in enumerate(entries):
+    for number, chunk in enumerate(entries):
         if number:
             yield
-        indexes = [entry[:2] for entry in _unpacked(packed)]
-        for key, explicit in dict.fromkeys(indexes):
+        indexes = [entry[:2] for entry in _unpacked(chunk)]
+        for key, explicit in dict.fromkeys(indexes):  # each pair of keys once, because many user records share it
             if key >= len(keys) or explicit >= len(hash_keys):
                 raise MalformedAggregateError(_BEYOND)
             if explicit != _ABSENT:
                 hash_key = _explicit_hash_key(hash_keys[explicit])
             elif hash_range in (None, _EVERYTHING) or misrouted:
-                continue
+                continue  # after the first misrouted user record, the rest is only checked for being well formed
             else:
                 hash_key = int.from_bytes(md5(keys[key].encode(), usedforsecurity=False).digest())
             if hash_range is not None and not misrouted and not hash_range.start <= hash_key <= hash_range.end:
                 misrouted = Misrouted(
-                    user_records=sum([_count(one) for one in entries]),
+                    user_records=sum([_count(part) for part in entries]),
                     sub_sequence=before + indexes.index((key, explicit)),
                     hash_key=hash_key,
                     is_explicit=explicit != _ABSENT,

@@ -259,6 +259,8 @@ def compiled(source: LayoutSource) -> RecordLayout:
     between = before + source.between + opening
     tail, head = source.names_in_tail, source.names_in_head
     groups = len(tail) + len(head)
+    # In the row of all groups, the first record's fields before its payload are in the match of `head`, after its empty
+    # groups. Its fields after the payload are at the beginning of the next match.
     place = {name: groups + number for number, name in enumerate(tail)} | {
         name: len(tail) + number for number, name in enumerate(head)
     }

@@ -66,7 +66,8 @@ class Suspicion:
 
 def judge(suspicion: Suspicion, now_s: float, kept_s: float, oldest: str | None) -> Missing:
     """Return what a gap means. Records younger than `kept_s` seconds are certainly in the stream. `oldest` is the
-    sequence number of the oldest record of the shard; None if unknown.
+    sequence number of the oldest record of the shard; None if it is unknown, or if the reader asked for no certain
+    record (`_evidence`).
     """
     read_to_s = suspicion.read_to_s
     if read_to_s is not None and now_s - read_to_s < kept_s:
@@ -145,8 +146,9 @@ class Losses:
         )
         now_s = self._clock.wall()
         verdict = Missing.HARMLESS
-        safe_s = SAFE_AGE_S if suspicion.names_record else RETENTION_MIN_S
         # If everything that arrived until a short time ago was read, nothing can have been trimmed: AWS is not asked.
+        # A start without a record nearly always looks like a gap, so then AWS is asked only after RETENTION_MIN_S.
+        safe_s = SAFE_AGE_S if suspicion.names_record else RETENTION_MIN_S
         if read.read_to_s is None or now_s - read.read_to_s >= safe_s:
             verdict = judge(suspicion, now_s, *await self._evidence(suspicion, now_s))
         if verdict is not Missing.LOST:
@@ -173,7 +175,8 @@ class Losses:
                     kept_s = summary.retention_s or kept_s
                     is_younger = summary.created_ms is not None and now_s - summary.created_ms / 1000 < kept_s
                     return math.inf if is_younger else kept_s, None
-                # The retention may have been changed since records were trimmed, but it was never below the minimum.
+                # The retention may have been raised since records were trimmed, so only the minimum is certain. A
+                # stand-in of Kinesis may report less than the minimum.
                 kept_s = min(kept_s, summary.retention_s or kept_s)
                 oldest = await contained(self._oldest(), "reading the oldest record", self._shard_id)
         except (MldError, TimeoutError) as error:

@@ -90,8 +90,8 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
     if millis_behind_latest is None:
         return pacing.idle_interval_s
     behind_s = millis_behind_latest / 1000
-    behind = behind_s > pacing.catch_up_from_s
-    usual_s = min(pacing.catch_up_interval_s, pacing.idle_interval_s) if behind else pacing.idle_interval_s
+    is_behind = behind_s > pacing.catch_up_from_s
+    usual_s = min(pacing.catch_up_interval_s, pacing.idle_interval_s) if is_behind else pacing.idle_interval_s
     return max(usual_s, pacing.reduced_tps_threshold_s) if behind_s < pacing.reduced_tps_threshold_s else usual_s
 
 

@@ -115,7 +115,7 @@ class PollingReader(ShardReader):
             missing = True
         except InvalidStreamArgumentError:
             if starting_points.refused(state) == state or start.type is not IteratorType.AT_TIMESTAMP:
-                raise
+                raise  # there is no anchor that could be made earlier
             state = starting_points.refused(state)
         self._state = state
         self._begin(self._prefetch(missing))

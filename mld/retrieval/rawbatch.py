@@ -127,7 +127,7 @@ class RawAggregatesBatch:
         while places and not self._is_largest_known:
             place = places[-1]
             users = yield from self._user_records(place)
-            if users:
+            if users:  # neither None nor an aggregate of which all user records are at or before the floor
                 self._is_largest_known = True
                 sub = users.last if isinstance(users, UserRecords) else 0
                 self._largest = Position(place.sequence.decode(), sub)

@@ -175,6 +175,7 @@ class ShardReader(ABC):
         if self._missing_reported:
             self._missing_reported = False
             self._asked_again.set()
+        # The newest page may be missing in the buffer although nobody took it: an empty page need not be delivered.
         if self._is_taken_tip or (self._is_newest_tip and self._buffer.is_empty):
             self._metrics.reached_tip()
         self._is_awaited = True

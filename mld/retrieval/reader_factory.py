@@ -58,7 +58,7 @@ def service_name(kind: StreamKind) -> str:
 def streams_port(service: RawService, clock: Clock, settings: Settings, name: str, arn: str | None) -> Streams:
     """Return the `Streams` port of one stream."""
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
-        is_shared = settings.child.children_per_shard > 1
+        is_shared = settings.child.children_per_shard > 1  # then the key decides which child gets a change
         return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page_of, keyed_by_item=is_shared)
     return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page_of)
 

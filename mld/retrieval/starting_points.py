@@ -129,7 +129,7 @@ def started(
     if start.type is IteratorType.LATEST:
         anchor_s = asked_wall_s - LATEST_MARGIN_S
     elif asked is None:
-        read_to_s = max((one for one in (start.timestamp_s, read_to_s) if one is not None), default=None)
+        read_to_s = max((time_s for time_s in (start.timestamp_s, read_to_s) if time_s is not None), default=None)
         asked = None if read_to_s is None else start.type.value
     follows_tip = checkpoint.sequence == LATEST_NAME
     return ReadState(start, follows_tip, anchor_s, anchor_s, asked_s, asked=asked, read_to_s=read_to_s)
@@ -147,10 +147,11 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
     asked, read_to_s = state.asked, state.read_to_s
     if asked is not None and (last_sequence is not None or _has_nothing_more(page)):
         asked = None
-    # While `asked` is still to come, it may have arrived before the time below.
+    # As long as the record `asked` has not come, it may be older than the time below, so not everything was read.
     if lag_ms is not None and asked is None:
         read_to_s = asked_wall_s - lag_ms / 1000
     if last_sequence is not None:
+        # An answer to `asked` is itself a proof, or makes the reader look for a loss; so the next proof is due later.
         prove_at_s = state.prove_at_s if state.asked is None else asked_s + PROOF_EVERY_S
         return replace(
             state,
