@@ -27,7 +27,7 @@ class Accounts:
     """Maps access keys to accounts, including the keys that STS has issued."""
 
     def __init__(self) -> None:
-        self._given: dict[str, str] = {}
+        self._given: dict[str, str] = {}  # access keys that STS has issued, each with the account of its role
 
     def of(self, authorization: str) -> str:
         """Return the account of a request with this Authorization header."""

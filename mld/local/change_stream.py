@@ -244,6 +244,7 @@ class TableStream:
     def _replace_by_children(self, shard: ChangeShard, spans: Sequence[range], now: float) -> list[str]:
         """Close a shard and make a child for each of the spans. Return the ids of the children."""
         shard.close(self._take(shard.index), now)
+        # At least 1 ms later than the parent: an id begins with the time of creation, and ids sort parents first.
         return [self._make(span, max(now, shard.created_s + 0.001), shard.shard_id) for span in spans]
 
     def _make(self, span: range, created_s: float, parent_id: str | None) -> str:

@@ -97,8 +97,8 @@ class EmbeddedServer:
         return time.time() + self.offset_s
 
     def set_offset(self, seconds: float) -> None:
-        """Move the clock so many seconds ahead of the machine's, and wake all subscriptions, which may have something
-        to send then.
+        """Set the server's clock `seconds` ahead of this machine's clock. Wake all subscriptions, because by the new
+        time they may have something to send.
         """
         self.offset_s = seconds
         self._wake_all()

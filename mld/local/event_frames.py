@@ -20,6 +20,7 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
         bytes((len(name),)) + name.encode() + struct.pack(">BH", _STRING_TYPE, len(value.encode())) + value.encode()
         for name, value in headers.items()
     )
+    # The total length includes the two lengths and their CRC (12 bytes), and the CRC at the end (4 bytes).
     prelude = struct.pack(">II", 12 + len(head) + len(payload) + 4, len(head))
     start = prelude + struct.pack(">I", zlib.crc32(prelude)) + head
     return start + payload + struct.pack(">I", zlib.crc32(payload, zlib.crc32(start)))

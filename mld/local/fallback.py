@@ -66,7 +66,7 @@ class OtherServices:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, call: Call, request: HttpRequest) -> HttpResponse | None:
-        """Return the answer; None if the server is closed, whose clients get none."""
+        """Return moto's answer; None if the server is closed, because its clients then get no answer."""
         if self._is_closed:
             return None
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, call, request)
@@ -106,8 +106,10 @@ class OtherServices:
         try:
             backend = call.service.backend
             assert backend is not None, "the others have models of ours"
-            app = self._apps.get(backend) or self._apps.setdefault(backend, self._importing.result()(backend))
-            response = self._run(app, request, call.account)
+            if backend not in self._apps:
+                make_app = self._importing.result()
+                self._apps[backend] = make_app(backend)
+            response = self._run(self._apps[backend], request, call.account)
         except Exception as error:
             # If moto raises an exception, the client gets an error, and the thread goes on.
             if "Index already exists" in str(error):  # two workers that start at the same time both create it

@@ -9,9 +9,9 @@ A fault is a JSON object that `mld.local.control` receives. Its random numbers c
 * How often: at most ``count`` calls fail; a share ``rate`` (0 to 1) of the calls, drawn at random with ``seed``; the
   first ``skip`` calls succeed. Without any of these, every call fails until the fault is removed.
 * What happens: ``delay_s`` seconds pass. Then the answer is the error ``code`` (with ``message`` and HTTP ``status``,
-by default 400); or, with ``drop`` true, the connection is closed without an answer; or, for GetRecords with ``empty``
-true, the answer has no records, and an iterator at the same place. With none of the three, and with ``empty`` for other
-operations, the call is only late.
+  by default 400); or, with ``drop`` true, the connection is closed without an answer; or, for GetRecords with ``empty``
+  true, the answer has no records, and an iterator at the same place. With none of the three, and with ``empty`` for
+  other operations, the call is only late.
 * ``after`` true: the operation *is* done before its answer is replaced or lost.
 * ``after_events`` n, for SubscribeToShard: the subscription opens. After n events it is cut (``drop``) or ends with
   ``code`` as an exception event.

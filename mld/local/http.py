@@ -80,7 +80,9 @@ class Peer(ABC):
         """Cut the connection without an answer."""
 
     def start_answer(self, handle: Handler, request: HttpRequest) -> None:
-        """Call `handle` for a request. Send the answer that it returns, or run the answer that it returns as a task."""
+        """Call `handle` for a request. If it returns an answer, send that; if it returns a coroutine, which will send
+        the answer, run that as a task.
+        """
         outcome = handle(request, self)
         if isinstance(outcome, HttpResponse):
             self.respond(outcome)

@@ -35,7 +35,7 @@ class Http2Connection(asyncio.Protocol):
         self._handle = handle
         self._connections = connections
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        self._exchanges: dict[int, _Exchange] = {}
+        self._exchanges: dict[int, _Exchange] = {}  # by the number of their HTTP/2 stream
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
         self.arrived_at = ""
@@ -187,7 +187,7 @@ class _Exchange(Peer):
         headers = {name: value for name, value in self._headers.items() if not name.startswith(":")}
         authority = self._headers.get(":authority", "")
         if authority and headers.setdefault("host", authority) != authority:
-            headers["host"] += f", {authority}"
+            headers["host"] += f", {authority}"  # like two Host headers, which `mld.core.webrule` refuses
         method, path = self._headers[":method"], self._headers.get(":path", "")
         request = HttpRequest(method, path, headers, bytes(self.body), self._connection.arrived_at)
         self.body.clear()

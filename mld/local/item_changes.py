@@ -78,7 +78,8 @@ def coalesced(changes: Iterable[ItemChange]) -> list[ItemChange]:
     """
     found: dict[str, ItemChange] = {}
     for change in changes:
-        first = found.get(name := canonical(change.keys))
+        name = canonical(change.keys)
+        first = found.get(name)
         old = change.old if first is None else first.old
         found[name] = ItemChange(change.keys, old, change.new, change.by_ttl)
     return list(found.values())
@@ -135,7 +136,7 @@ def _value_bytes(value: DynamoItem) -> int:
     match kind:
         case "S":
             return len(content.encode())
-        case "N":
+        case "N":  # one byte for two significant digits, and one more
             return (len(content.strip("-").replace(".", "").strip("0")) + 1) // 2 + 1
         case "B":
             return len(base64.b64decode(content))

@@ -25,6 +25,7 @@ from mld.local.table_streams import TableStreams
 
 _SPECIFICATION = "StreamSpecification"
 _WITH_TABLES = frozenset(("CreateTable", "UpdateTable", "DeleteTable"))
+"""After these operations, and those that restore or import a table, a stream may be enabled or disabled."""
 _TTL_PAST_S = 5 * 365 * 86_400.0
 """As in DynamoDB, items that expired more than five years ago are not deleted."""
 
@@ -143,8 +144,8 @@ class TableChanges:
             if arn not in self._enabled:
                 yield self._enable(table, now)
             by_table.setdefault(arn, []).append(change)
-        for arn, found in by_table.items():
-            yield partial(TableStreams.record, arn=arn, changes=coalesced(found), now=now)
+        for arn, of_table in by_table.items():
+            yield partial(TableStreams.record, arn=arn, changes=coalesced(of_table), now=now)
 
     def _enable(self, table: Any, now: float) -> TableEvent:
         """Note the table's stream as enabled, and return the event that makes it in the model."""

@@ -83,5 +83,5 @@ def read_page(
     span = shard.log.span(position, limit=limit, bytes_max=bytes_max)
     ended = not span.more and not shard.is_open
     position = position if span.last is None else span.last + 1
-    behind_ms = max(1, round((now - span.seen_s) * 1000)) if span.more else 0
+    behind_ms = max(1, round((now - span.seen_s) * 1000)) if span.more else 0  # 0 means that nothing follows
     return LogPage(span, None if ended else position, behind_ms, shard.children if ended else ())

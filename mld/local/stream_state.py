@@ -270,7 +270,8 @@ class Stream:
 
     def _replace(self, parents: tuple[ShardState, ...], ranges: list[HashRange], now: float) -> None:
         """Close `parents`, and open a shard for each range. The ranges cover the same hash keys as the parents."""
-        at = now if self._next_index == 0 else max(now, self._changed_s + _RESHARD_STEP_S)
+        is_first = self._next_index == 0  # the shards with which the stream is created
+        at = now if is_first else max(now, self._changed_s + _RESHARD_STEP_S)
         self._changed_s = at
         self.sequencer.start_epoch(round(at * 1000))
         for parent in parents:

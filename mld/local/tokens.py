@@ -30,7 +30,9 @@ def unpack(kind: str, text: str) -> list[Any] | None:
     try:
         raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
         checksum, body = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
-        found, *fields = json.loads(body) if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") == checksum else [None]
+        if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
+            return None
+        found, *fields = json.loads(body)
     except ValueError:
         return None
     return fields if found == kind else None

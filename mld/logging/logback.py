@@ -120,7 +120,7 @@ class _Reading:
         """Read the level of a logger. As in logback, it is an attribute of the logger's element, or an element in
         it.
         """
-        texts = [element.get("level"), *(one.get("value") for one in element if _tag(one) == "level")]
+        texts = [element.get("level"), *(inner.get("value") for inner in element if _tag(inner) == "level")]
         for text in filter(None, texts):
             word = self._filled(text).strip().upper()
             level = LEVELS.get(word)

@@ -86,6 +86,7 @@ class QueuedStream(io.TextIOBase):
         """
         line = text.encode(self._encoding, "backslashreplace")
         with self._changed:
+            # An empty queue takes any line, even one that is longer than the limit.
             if self._lines and self._queued_bytes + len(line) > QUEUED_BYTES_MAX:
                 self._dropped += 1
                 QueuedStream.dropped_total += 1
@@ -118,7 +119,7 @@ class QueuedStream(io.TextIOBase):
                 about = {"action": "log_dropped", "count": missed}
                 log.warning("%d lines of the log are missing here: nobody read it for too long", missed, extra=about)
             with self._changed:
-                self._dropped -= missed
+                self._dropped -= missed  # only now, because `drain` must wait for the warning, too
                 self._changed.notify_all()
 
     def _send(self, line: bytes) -> None:
@@ -248,9 +249,9 @@ def _value(value: object, fit: Fit) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Mapping):
-        return {fit(_shown(name)): _value(one, fit) for name, one in value.items()}
+        return {fit(_shown(name)): _value(item, fit) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_value(one, fit) for one in value]
+        return [_value(item, fit) for item in value]
     return fit(_shown(value))
 
 
@@ -300,6 +301,7 @@ def name_worker(worker: str) -> None:
     """Mark each event with the name of this worker, because several workers share the log."""
 
     def named(record: logging.LogRecord) -> bool:
+        """Add the name to an event. Return True, so that the event is logged."""
         record.of_worker = worker
         return True
 

@@ -68,6 +68,8 @@ def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEven
 
 @dataclass(frozen=True, slots=True)
 class Sums:
+    """How many clicks a minute and section have, and the sum of their load times in milliseconds."""
+
     clicks: int = 0
     load_ms: int = 0
 

@@ -39,7 +39,9 @@ CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
 MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
 """A record that was cut off on its way."""
 CHECK_S = 60.0
+"""Longest time for the processor's check of PySpark, Java and the pipeline."""
 READ_S = 180.0
+"""Longest wait for the process that reads the sinks."""
 LAST_HOST_S = 60.0
 """How long the session host of an earlier tour that was killed may take to end."""
 LOOK_S = 0.5

@@ -1,5 +1,5 @@
-"""`Tour`: runs a tour of `mld quickstart`: it starts embedded AWS and the real daemon, puts click events into a stream,
-splits a shard meanwhile, and reports the result.
+"""`Tour`: runs a tour of `mld quickstart`. It starts the embedded AWS and the real daemon, puts click events into a
+stream, splits a shard meanwhile, and reports the result.
 
 Each server runs as a process of its own, as a user would start it, and ends with the tour. A subclass chooses the
 record processor, decides when that has caught up, and knows what its result must be.

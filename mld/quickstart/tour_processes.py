@@ -48,7 +48,7 @@ class EndSignal:
     """The signal that ends the tour, once it has come.
 
     Its handler raises SystemExit at whatever line the tour is. Python ignores an exception that is raised in a
-    destructor or beside a fork, so the tour also asks `raise_if_received` wherever it waits.
+    destructor, or in a callback before or after a fork. So the tour also calls `raise_if_received` wherever it waits.
     """
 
     number: int | None = None

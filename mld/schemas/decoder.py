@@ -91,7 +91,7 @@ def serve(
             decoders.pop(number, None)
             continue
         schema = number & ~ZLIB_BIT
-        # The bytes that count for the CPU limit, and those that count for what is usual, and so is not charged.
+        # `work_bytes` sets the limit of CPU time, `usual_bytes` the CPU time for which the shard is not charged.
         began_s, work_bytes, usual_bytes = cpu_s(), size, size
         try:
             allow_cpu(CPU_S)  # raised below, by the size of the data and of its schema, if a value is to be decoded

@@ -194,15 +194,15 @@ class DecoderProcess:
 
     async def _start(self) -> _RunningDecoder:
         """Start a process, and connect to it by a socket pair. The process comes last: nothing after it can fail."""
-        ours, its = socket.socketpair()
-        with its:
+        our_end, decoder_end = socket.socketpair()
+        with decoder_end:
             try:
-                reader, writer = await asyncio.open_connection(sock=ours)
+                reader, writer = await asyncio.open_connection(sock=our_end)
             except BaseException:
-                ours.close()
+                our_end.close()
                 raise
             try:
-                process = _spawn(its.fileno())
+                process = _spawn(decoder_end.fileno())
             except BaseException:
                 writer.close()
                 raise
@@ -231,7 +231,8 @@ class DecoderProcess:
 def _killed(process: subprocess.Popen[bytes]) -> tuple[int, float]:
     """Kill the process unless it has ended. Return its exit code, and the CPU seconds that it has taken."""
     try:
-        os.kill(process.pid, signal.SIGKILL)  # `Popen.kill` would wait for an ended one, and drop what it has taken
+        # Not `Popen.kill`: it first calls `poll`, which would reap an ended process and lose the CPU time that it took.
+        os.kill(process.pid, signal.SIGKILL)
         _, status, usage = os.wait4(process.pid, 0)
     except (ProcessLookupError, ChildProcessError):  # somebody else has waited for it
         return process.wait(), 0.0

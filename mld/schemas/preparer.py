@@ -43,6 +43,7 @@ RESULTS: Mapping[type[Exception], str] = {
 """The names under which failures are counted."""
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
+"""A batch that waits for a schema asks for it again after `RETRY_FIRST_S`; then the pause doubles, up to this."""
 CAUSES_LOGGED_MAX = 1000
 PAGE_LOOKUPS_S = 10.0
 """How long a page waits for lookups, however many versions it names: as long as a single one may take."""
@@ -50,6 +51,7 @@ RECORDS_AHEAD = 500
 """The versions of so many records are looked up together."""
 RECORDS_PER_TURN = 50
 BYTES_PER_TURN = 64 * 1024
+"""After so many records, or so many bytes, other tasks of the event loop get a turn."""
 FEW_OF = 8
 """If at most one record in this many has a schema frame, only these records are rewritten for the child; else all
 are.
@@ -131,12 +133,12 @@ class SchemaPreparer:
         The versions that some hundred records name (RECORDS_AHEAD) are looked up together. Then these records are
         rewritten a few at a time, with a turn for other tasks in between.
         """
-        found = list(records)
+        rewritten = list(records)  # the records with a schema frame are replaced in it
         # `total` is the size of the records so far, in bytes; `wait_s` is how long the page may still wait for lookups.
         total, is_changed, wait_s = 0, False, PAGE_LOOKUPS_S
-        for ahead in range(0, len(found), RECORDS_AHEAD):
-            end = min(len(found), ahead + RECORDS_AHEAD)
-            framed = {n: frame for n in range(ahead, end) if (frame := frame_in(found[n].framed)) is not None}
+        for ahead in range(0, len(rewritten), RECORDS_AHEAD):
+            end = min(len(rewritten), ahead + RECORDS_AHEAD)
+            framed = {n: frame for n in range(ahead, end) if (frame := frame_in(rewritten[n].framed)) is not None}
             versions: dict[str, SchemaAnswer] = {}
             if framed:
                 is_changed = True
@@ -148,14 +150,14 @@ class SchemaPreparer:
             while start < end:
                 stop, size = start, 0
                 while stop < min(end, start + RECORDS_PER_TURN) and size <= BYTES_PER_TURN:
-                    size += len(found[stop].framed.text)
+                    size += len(rewritten[stop].framed.text)
                     stop += 1
                 if of_turn := {n: framed[n] for n in range(start, stop) if n in framed}:
-                    await self._unframe(found, of_turn, framed.values(), versions, budgets, total)
-                total += sum(len(record.framed.text) for record in found[start:stop])
+                    await self._unframe(rewritten, of_turn, framed.values(), versions, budgets, total)
+                total += sum(len(record.framed.text) for record in rewritten[start:stop])
                 start = stop
                 await asyncio.sleep(0)
-        return found if is_changed else None
+        return rewritten if is_changed else None
 
     async def _versions(
         self, frames: Iterable[Frame], budgets: RecordBudgets, wait_s: float

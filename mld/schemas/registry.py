@@ -67,8 +67,8 @@ def version_of(version_id: str, answer: Mapping[str, Any]) -> SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class KeptVersion:
-    """A schema version that was found. `schema_file` is the file with its definition; None if it could not be
-    written.
+    """A schema version that was found. It is looked up again after `until_s` (monotonic). `schema_file` is the file
+    with its definition; None if it could not be written.
     """
 
     found: SchemaVersion
@@ -78,6 +78,8 @@ class KeptVersion:
 
 @dataclass(frozen=True, slots=True)
 class _KeptFailure:
+    """A failed lookup, which is not repeated before `until_s` (monotonic)."""
+
     error: SchemaUnknownError | SchemaUnreachableError
     until_s: float
 
@@ -129,7 +131,7 @@ class SchemaRegistry:
         if not missing:
             return answers
         if wait_s > 0:
-            waiting = iter(missing)
+            waiting = iter(missing)  # shared by the askers, so that each id is taken by only one of them
             askers = (self._ask(waiting, answers, budget) for _ in range(min(LOOKUPS_AT_ONCE_MAX, len(missing))))
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

@@ -28,14 +28,14 @@ class RegistryPreparer(SchemaPreparer):
 
     def __init__(self, settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics) -> None:
         """Make the preparer without any I/O. It must be opened before use."""
-        asked = settings.schemas
+        wanted = settings.schemas
         glue = service_of(
             factory,
             "glue",
             label="schema registry",
             threads_max=LOOKUPS_AT_ONCE_MAX,
             read_timeout_s=TIMEOUT_S,
-            access=factory.access_as_kinesis(None, None),
+            access=factory.access_as_kinesis(None, None),  # the region of Kinesis, and the usual endpoint of Glue
         )
         self._service = CountedService(glue, "glue", worker)
         self._decoder = DecoderProcess()
@@ -43,9 +43,9 @@ class RegistryPreparer(SchemaPreparer):
         super().__init__(
             SchemaRegistry(self._service, clock, write_file=self._files.write),
             clock,
-            asked.mode,
+            wanted.mode,
             self._decoder.decode,
-            waits=asked.on_error is SchemaErrors.FAIL,
+            waits=wanted.on_error is SchemaErrors.FAIL,
             results=worker.framed_records,
         )
 
