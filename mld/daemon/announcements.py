@@ -26,6 +26,7 @@ STATUS_PERIOD_S = 3.0
 EXTENSION_S = 20.0
 """How much more time each request asks for, during a start or a stop."""
 EXTEND_PERIOD_S = 5.0
+"""Time between two such requests."""
 DRAIN_MARGIN_S = 60.0
 """After the grace period for children, a stop may take this much longer, to give leases back and close connections. If
 it takes longer still, it hangs, and no more time is asked for.

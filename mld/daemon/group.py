@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 DATAGRAM_BYTES_MAX = 4096
 TICK_S = 1.0
+"""Longest time between two checks of the workers (`WorkerGroup._tick`)."""
 EXTEND = b"EXTEND_TIMEOUT_USEC="
 
 

@@ -23,6 +23,7 @@ from mld.core.error_boundary import survived
 
 log = logging.getLogger(__name__)
 
+# Environment variables by which the supervisor passes on what `Membership` holds, and the overrides:
 LIFELINE = "MLD_UNIT_LIFELINE"
 WORKER = "MLD_UNIT_WORKER"
 PAGES = "MLD_UNIT_PAGES"

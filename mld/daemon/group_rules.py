@@ -17,7 +17,7 @@ read the lease table several times.
 """
 FENCE_MARGIN_S = 0.2
 """A worker is started again this long after its fence is over, at the earliest."""
-RESTART_PAUSE_MAX_S = 60.0
+RESTART_PAUSE_MAX_S = 60.0  # FENCE_MARGIN_S is added to it
 STEADY_S = 60.0
 """If a worker ran for longer than this before it failed, the failures before that no longer count."""
 

@@ -141,7 +141,7 @@ class _Daemon:
             extra={
                 "action": "daemon_starting",
                 "application": settings.application_name,
-                "stream": settings.stream_name or ", ".join(one.name for one in settings.streams[:STREAMS_SHOWN_MAX]),
+                "stream": settings.stream_name or ", ".join(item.name for item in settings.streams[:STREAMS_SHOWN_MAX]),
                 "table": settings.lease_table.name,
                 "worker": self.worker_id,
                 "command": self.command[0],
@@ -152,7 +152,7 @@ class _Daemon:
 
     def _clients(self) -> list[CountedService | LetterBox | StreamClients | RegistryPreparer]:
         """Return everything that has to be opened before the worker is made, and closed after it."""
-        optional = [one for one in (self.schemas, self.letters) if one is not None]
+        optional = [client for client in (self.schemas, self.letters) if client is not None]
         return [self.streams, self.dynamo, *optional]
 
     async def open_clients(self) -> bool:

@@ -15,7 +15,7 @@
 ``POST /_mld/enforce``             ``{"enforce": true}``: throughput limits on or off
 ``POST /_mld/dynamodb/split``      ``{"table": "t"}`` or ``{"stream": <ARN>}``, and perhaps ``"shard"``: the shard of
                                    the table's stream, or its first open one, splits into two; ``{"children": [...]}``
-``POST /_mld/dynamodb/roll``       the same: every open shard is succeeded by one child, as after four hours
+``POST /_mld/dynamodb/roll``       with the same body: every open shard gets one child, as after four hours
 ``POST /_mld/dynamodb/expire``     items of any table whose time to live is over are deleted; ``{"expired": <number>}``
 =================================  ===================================================================================
 

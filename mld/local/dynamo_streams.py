@@ -141,7 +141,8 @@ def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: f
     elif kind == LATEST:
         position = stream.tip()
     else:
-        position = _own_number(stream, shard, sequence) + (kind == AFTER)
+        number = _own_number(stream, shard, sequence)
+        position = number + 1 if kind == AFTER else number
         _require_untrimmed(shard, position)
     return {"ShardIterator": str(_ChangeIterator(stream.arn, name, position, now))}
 

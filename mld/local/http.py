@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """Largest body. PutRecords accepts 10 MiB of data, which are 13.4 MiB of base64, plus the keys."""
-_PHRASES = {one.value: one.phrase for one in HTTPStatus}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 Connections = set[asyncio.Transport]
 """The open connections. Protocols add and remove their own connection; the server may abort all."""

@@ -34,10 +34,10 @@ from mld.local.tokens import SHARD_ITERATOR, SHARDS_TOKEN, ShardIterator, decode
 from mld.properties.values import partition_of
 
 REGION = "us-east-1"
-SHARD_LIMIT = 10_000
-CONSUMERS_MAX = 20
-CREATING_MAX = 5
-LIST_SHARDS_DEFAULT = 1000
+SHARD_LIMIT = 10_000  # open shards of an account in a region
+CONSUMERS_MAX = 20  # registered consumers of a stream
+CREATING_MAX = 5  # consumers of a stream that are CREATING at the same time
+LIST_SHARDS_DEFAULT = 1000  # shards in a page if the request names no limit
 _ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]+):(\d{12}):stream/([a-zA-Z0-9_.-]{1,128})")
 
 

@@ -90,7 +90,8 @@ class ShardLog:
         start = max(self._first, bisect_left(self._numbers, position))
         end = min(len(self._numbers), start + limit)  # where the span would end without the limit of bytes
         before = self._totals[start - 1] if start else self._base_bytes
-        stop = max(bisect_right(self._totals, before + bytes_max, start, end), min(start + 1, end))
+        end_by_size = bisect_right(self._totals, before + bytes_max, start, end)
+        stop = max(end_by_size, min(start + 1, end))  # at least one record if there is any, however large it is
         more = stop < len(self._numbers)
         last_or_next = max(start, stop - 1)
         return LogSpan(

@@ -1,8 +1,9 @@
 """`reaction_to`, `judge`: decide what a polling reader does about an error, and whether an answer of Kinesis is valid.
 Pure.
 
-Rules: retrieval#valid-answers (the answer without a next iterator ends the shard, even if it names no children) and
-retrieval#polling-errors (ResourceNotFound does not end a shard). No reaction skips a record.
+Rules: retrieval#valid-answers (an answer without a next iterator ends the shard; if its children are missing, only the
+fifth such answer in a row is believed) and retrieval#polling-errors (ResourceNotFound does not end a shard). No
+reaction skips a record.
 """
 
 from __future__ import annotations

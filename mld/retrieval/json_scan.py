@@ -47,7 +47,7 @@ class Scan:
     def takes(self, byte: int) -> bool:
         """Skip white space, and step over `byte` if it comes next. Return whether it came."""
         found = self.sees(byte)
-        self.at += found
+        self.at += found  # by 1 if it came
         return found
 
     def expect(self, byte: int) -> None:

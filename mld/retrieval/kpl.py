@@ -56,8 +56,8 @@ SLICE = 400
 """User records, keys or other fields that one step examines. Each takes about 1 us, those with the longest numbers
 4 us."""
 PACKED_MIN = SLICE // 2
-"""Fewest user records that are packed into one list, however little of a step's work they are: all lists are counted in
-one step."""
+"""Fewest user records that are packed into one list, even if many steps are needed to read them. Otherwise there could
+be very many short lists, and some loops go over all lists in one step."""
 OPENING = 10
 """Cost of opening an aggregate of any size, expressed as a number of user records to examine (SLICE)."""
 DIGEST_SLICE_BYTES = 512 * 1024
@@ -70,7 +70,7 @@ _VARINT_BITS_MAX = 70
 _UINT32 = 2**32 - 1
 _UINT64 = 2**64 - 1
 _INT32_MAX = 2**31 - 1
-_ABSENT = -1
+_ABSENT = -1  # stands for a field that a user record does not have
 _USUAL_HEAD_BYTES = 9  # three tags, two indexes below 16,384 and a length; producers never write more
 _KEY_BYTES_MAX = 4 * KEY_CHARS_MAX
 _KEY_IN_LINE_BYTES_MAX = 2 + 12 * KEY_CHARS_MAX  # two quotes, and two escapes of six bytes for a character

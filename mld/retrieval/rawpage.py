@@ -108,8 +108,9 @@ class RawPage:
         if not self.count or position.is_shard_end:
             return None
         number = -1 if position.number is None else position.number
-        # Subtracting 1 (True) includes the record at `number`: the position is before it, or inside its aggregate.
-        below = number - (position.sub < 0 or self.bears_magic)
+        # The record at `number` counts, too, if the position is before that record, or may be inside its aggregate.
+        is_number_wanted = position.sub < 0 or self.bears_magic
+        below = number - 1 if is_number_wanted else number
         if int(self.sequences.lowest) > below:  # nearly always: the page begins after what was delivered
             return self.first_arrival_ms
         rest = next(self._pieces_above(below), None)
@@ -130,7 +131,8 @@ class RawPage:
         number = -1 if position.number is None else position.number  # all records are after TRIM_HORIZON and the like
         if self.bears_magic:
             return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms)
-        below = number - (position.sub < 0)  # a position with a negative sub is before the record `number` itself
+        # A position with a negative sub is before the record at `number`, so this record is delivered, too.
+        below = number - 1 if position.sub < 0 else number
         pieces = self.pieces if int(self.sequences.lowest) > below else tuple(self._pieces_above(below))
         return RawBatch(pieces, Position(self.sequences.highest.decode()) if pieces else None, lag_ms)
 

@@ -263,12 +263,14 @@ class ShardReader(ABC):
             await self._room.wait()
 
     def _judge(self, page: Page, what: str) -> AnswerVerdict:
-        """Return the verdict on an answer. Raises InvalidStreamResponseError for an answer that must be discarded, and
-        counts it if it ends the shard without children: after some of these `judge` accepts the next one.
+        """Return the verdict on an answer; `what` names the answer in the error. Raises InvalidStreamResponseError for
+        an answer that must be discarded. If this answer ends the shard without usable children, count it, because
+        `judge` believes such an end after ENDS_WITHOUT_CHILDREN_MAX of them in a row.
         """
         verdict = judge(page, self._ends_without_children)
         if verdict is AnswerVerdict.INVALID:
-            self._ends_without_children += page.next_iterator is None
+            if page.next_iterator is None:
+                self._ends_without_children += 1
             why = validate_end_of_shard(page.next_iterator, page.child_shards)
             raise InvalidStreamResponseError(f"{what} of shard {self.shard_id}: {why}")
         return verdict

@@ -61,7 +61,7 @@ RENEW_SPREAD_S = 15.0
 
 
 class SubscriptionReaction(Enum):
-    """What a fan-out reader does about an error. In the end, it always subscribes again from the same place."""
+    """What a fan-out reader does about an error, before it subscribes again."""
 
     AGAIN = "a new subscription"
     SLOWER = "a new subscription, slower"

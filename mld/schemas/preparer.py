@@ -202,7 +202,7 @@ class SchemaPreparer:
                     self._log_failure(record, framed[number].version_id, outcome, budgets)
                     failed[number] = framed[number]
                     if self._waits:
-                        continue
+                        continue  # the record stays unchanged until the next try
                     unframed = marked(record, str(outcome))
                 records[number] = PlacedRecord(position, unframed)
                 before += len(unframed.text)
