@@ -257,8 +257,8 @@ async def _in_group(membership: Membership | None, worker: Worker) -> AsyncItera
         log.info("worker %s has ended", member, extra={"action": "sibling_ended", "worker": member})
         worker.fleet.ended(member, until)
 
-    holding = asyncio.create_task(hold_on(membership, on_ended, worker.request_stop))
+    reading_lifeline = asyncio.create_task(hold_on(membership, on_ended, worker.request_stop))
     try:
         yield
     finally:
-        holding.cancel()
+        reading_lifeline.cancel()

@@ -206,7 +206,7 @@ class Worker:
         sync_started_at = self.parts.clock.monotonic()
         if await self.sources.make_leases(scan, leads=self._leads):
             scan = await self._scan()
-        scan = self.sources.consumed.visible(scan)
+        scan = self.sources.consumed.visible(scan)  # without the leases of streams that are not consumed here
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self.parts.clock.monotonic()
         await self.parts.keeper.resumer.reacquire(scan.leases)
@@ -377,15 +377,15 @@ class Worker:
 
         Consumers whose leases are lost in the meantime are informed.
         """
-        waited = asyncio.ensure_future(self.parts.clock.sleep(LEAVE_WAIT_S))
-        while not leaving.done() and not waited.done():
+        time_limit = asyncio.ensure_future(self.parts.clock.sleep(LEAVE_WAIT_S))
+        while not leaving.done() and not time_limit.done():
             self._changed.clear()
             self._inform_consumers()
             changed = asyncio.ensure_future(self._changed.wait())
-            awaited: set[asyncio.Future[Any]] = {leaving, waited, changed}
+            awaited: set[asyncio.Future[Any]] = {leaving, time_limit, changed}
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
-        waited.cancel()
+        time_limit.cancel()
         if leaving.done():
             leaving.result()  # raises the error if it failed
 

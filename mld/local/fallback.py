@@ -136,13 +136,15 @@ class OtherServices:
             data=request.body,
             errors_stream=sys.stderr,
         )
-        pieces, status, answered = run_wsgi_app(app, builder.get_environ(), buffered=True)
+        pieces, status, answer_headers = run_wsgi_app(app, builder.get_environ(), buffered=True)
         kept = [
             (name, value)
-            for name, value in answered
+            for name, value in answer_headers
             if name.lower() not in _HOP_BY_HOP and not name.lower().startswith(_CORS)
         ]
-        return HttpResponse(b"".join(pieces), int(status.split(" ", 1)[0]), answered.get("content-type", ""), kept)
+        return HttpResponse(
+            b"".join(pieces), int(status.split(" ", 1)[0]), answer_headers.get("content-type", ""), kept
+        )
 
 
 def _import() -> Callable[[str], WsgiApp]:

@@ -101,8 +101,8 @@ class ShardSubscription:
         if page.position is None:
             self.stop()
             return SubscriptionEvent(page, None)
-        # At the tip of the shard, the continuation is the highest number of the stream, which increases even if this
-        # shard gets no records.
+        # The continuation is the number of the page's last record. At the tip of the shard it is the highest number of
+        # the stream instead, which increases even if this shard gets no records.
         at_tip = not page.span.more and shard.is_open
         number = stream.sequencer.tip(shard.index) if at_tip else page.span.last or self._position - 1
         self._position = number + 1

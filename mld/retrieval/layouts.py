@@ -217,9 +217,9 @@ def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: i
         names.append(_TIME)
     parts.append(re.escape(body[start:end]))
     comma = _comma(body, end)
-    return LayoutSource(
-        head[0], b"".join(parts), b"," if comma is None else re.escape(comma[0]), head[1], tuple(names), time_head
-    )
+    between = b"," if comma is None else re.escape(comma[0])  # None: this is the last record of the array
+    head_pattern, names_in_head = head
+    return LayoutSource(head_pattern, b"".join(parts), between, names_in_head, tuple(names), time_head)
 
 
 def _pattern(name: str, value: bytes) -> bytes | None:
@@ -255,8 +255,8 @@ def compiled(source: LayoutSource) -> RecordLayout:
     place, so that their groups have the same numbers.
     """
     opening = source.head + b'"'
-    before = b'"' + source.tail
-    between = before + source.between + opening
+    rest = b'"' + source.tail  # of a record, from the quote that ends its payload
+    between = rest + source.between + opening
     tail, head = source.names_in_tail, source.names_in_head
     groups = len(tail) + len(head)
     # In the row of all groups, the first record's fields before its payload are in the match of `head`, after its empty
@@ -270,13 +270,13 @@ def compiled(source: LayoutSource) -> RecordLayout:
         to_plain=re.compile(between + _PLAIN_DATA),
         to_single=re.compile(between + _SINGLE_DATA),
         to_any=re.compile(between),
-        to_end=re.compile(before + rb"[ \t\r\n]*\]" + b"()" * len(head)),
-        to_next=re.compile(before + source.between),
+        to_end=re.compile(rest + rb"[ \t\r\n]*\]" + b"()" * len(head)),
+        to_next=re.compile(rest + source.between),
         groups=groups,
         key=place.get("PartitionKey"),
         sequence=place["SequenceNumber"],
         time=place[_TIME],
         time_head=source.time_head,
-        time_chars=_E9_DIGITS if is_e9 else 0,
+        time_chars=_E9_DIGITS if is_e9 else 0,  # with 0, only the empty group of a missing time is left as it is
         time_fill=_e9_millis if is_e9 else _plain_millis,
     )

@@ -43,7 +43,9 @@ class Placement:
         return hash_range if hash_range is not None and await self._is_by_key.get() else None
 
     async def _ask(self) -> bool:
-        """Return whether the stream is known to have no strategy."""
+        """Return whether the stream is known to have no RecordDistributionStrategy, so that all its records are placed
+        by their keys. False if Kinesis does not answer.
+        """
         try:
             async with asyncio.timeout(ANSWER_S):
                 return not (await contained(self._streams.describe(), "describing the stream")).has_strategy

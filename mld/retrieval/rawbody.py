@@ -235,7 +235,7 @@ class _Records:
             if self._is_after_record and not scan.takes(COMMA):
                 scan.expect(ARRAY_END)
                 break
-            if not self.sequences.count and scan.takes(ARRAY_END):
+            if not self.sequences.count and scan.takes(ARRAY_END):  # an empty array
                 break
             self._is_after_record = False
             scan.sees(OBJECT)
@@ -372,7 +372,7 @@ class _Records:
         if self.first_arrival_ms is None:
             self.first_arrival_ms = int(columns.arrival_ms)
         self.sequences.add([columns.sequence])
-        if scan.at > self._backslash:
+        if scan.at > self._backslash:  # this record had the backslash: find the one after the record
             self._backslash = _found(body.find(b"\\", scan.at), len(body))
         if not twice and (source := source_of_layout(body, start, members, scan.at)) is not None:
             self._learn(source)

@@ -265,7 +265,7 @@ class ShardReader(ABC):
     def _judge(self, page: Page, what: str) -> AnswerVerdict:
         """Return the verdict on an answer; `what` names the answer in the error. Raises InvalidStreamResponseError for
         an answer that must be discarded. If this answer ends the shard without usable children, count it, because
-        `judge` believes such an end after ENDS_WITHOUT_CHILDREN_MAX of them in a row.
+        `judge` believes the last of ENDS_WITHOUT_CHILDREN_MAX of them in a row.
         """
         verdict = judge(page, self._ends_without_children)
         if verdict is AnswerVerdict.INVALID:

@@ -189,7 +189,7 @@ def renewal_due_s(opened_s: float, jitter: float) -> float:
 
 
 def _backoff_s(course: Course, jitter: float) -> float:
-    """Return how long to wait after the last error."""
+    """Return how long to wait after the last error. A part of it is random, so that readers do not act together."""
     match course.reaction:
         case SubscriptionReaction.YIELD:
             return course.yield_s * (1 + jitter / 4)

@@ -88,7 +88,7 @@ def serve(
             return
         if kind == SCHEMA:
             definitions[number] = body.decode()
-            decoders.pop(number, None)
+            decoders.pop(number, None)  # after SCHEMAS_MAX schemas, numbers are used again for other schemas
             continue
         schema = number & ~ZLIB_BIT
         # `work_bytes` sets the limit of CPU time, `usual_bytes` the CPU time for which the shard is not charged.

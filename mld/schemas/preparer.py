@@ -228,7 +228,7 @@ class SchemaPreparer:
         lose the frame.
         """
         results: dict[int, FramedRecord | Failure] = {}
-        found: dict[int, KeptVersion] = {}
+        kept: dict[int, KeptVersion] = {}
         jobs: dict[int, DecoderJob] = {}
         payloads: dict[int, bytes] = {}
         for number, frame in framed.items():
@@ -236,7 +236,7 @@ class SchemaPreparer:
             if not isinstance(answer, KeptVersion):
                 results[number] = answer
                 continue
-            found[number] = answer
+            kept[number] = answer
             job = job_of(records[number].framed, frame, answer.found, self._mode)
             if job.is_compressed or job.definition is not None:
                 jobs[number] = job
@@ -249,7 +249,7 @@ class SchemaPreparer:
                 else:
                     results[number] = payload
         for number, payload in payloads.items():
-            version = found[number]
+            version = kept[number]
             results[number] = decoded(records[number].framed, payload, version.found, self._mode, version.schema_file)
         return dict(sorted(results.items()))
 
@@ -271,7 +271,7 @@ class SchemaPreparer:
 
     def _log_failure(self, record: FramedRecord, version_id: str, why: Failure, budgets: RecordBudgets) -> None:
         """Warn once for each schema version and kind of failure, as far as the shard's budget of warnings goes. Further
-        records are logged at DEBUG only; a key in each of them names the cause.
+        failures are logged at DEBUG only; a record that is delivered with its frame has a key that names the cause.
         """
         cause = (version_id, RESULTS[type(why)])
         level = logging.DEBUG
