@@ -47,7 +47,7 @@ class EmbeddedServer:
 
     def __init__(self, host: str, *, allow_hosts: Iterable[str], enforce: bool, delays: StateDelays) -> None:
         self.faults = FaultPlan()
-        self.calls: dict[str, int] = {}
+        self.calls: dict[str, int] = {}  # how many calls each operation got, by names like `kinesis.GetRecords`
         self.host = host
         names = {name.lower() for name in (host, *allow_hosts)} - _ANY_ADDRESS.keys()
         self._web_rule = WebRule(frozenset(names), "start `mld local` with --allow-host and that name")
@@ -58,7 +58,7 @@ class EmbeddedServer:
         self._kinesis_models: dict[tuple[str, str], Kinesis] = {}
         self.dynamo_streams = TableStreams(enforce=enforce)
         self._accounts = Accounts()
-        self._watchers: dict[_Key, set[asyncio.Event]] = {}
+        self._watchers: dict[_Key, set[asyncio.Event]] = {}  # the events that wake the subscriptions of each shard
         self._connections: Connections = set()
         self._requests = 0
         self._others: OtherServices

@@ -175,9 +175,9 @@ class _Exchange(Peer):
     def __init__(self, connection: Http2Connection, number: int, headers: dict[str, str]) -> None:
         self.number = number
         self.body = bytearray()
-        self.unsent = bytearray()
-        self.drained = asyncio.Event()
-        self.is_ended = False
+        self.unsent = bytearray()  # bytes of the answer for which there was no room yet
+        self.drained = asyncio.Event()  # set when `unsent` is empty
+        self.is_ended = False  # whether the answer ends with `unsent`
         self._connection = connection
         self._headers = headers
         self._is_client_there = True

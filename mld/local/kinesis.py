@@ -80,6 +80,7 @@ class Kinesis:
         self.shard_limit = SHARD_LIMIT
         self._streams: dict[str, Stream] = {}
         self._subscriptions: dict[tuple[str, str], ShardSubscription] = {}
+        """The newest subscription for each consumer ARN and shard id."""
 
     # --- finding things ----------------------------------------------------------------------------------------------
 

@@ -240,7 +240,7 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
     of the values; the pattern is None if `value` is unusual.
     """
     if value == b"null":
-        return ARRIVAL_UNKNOWN, b"null()"
+        return ARRIVAL_UNKNOWN, b"null()"  # the empty group stands for the missing digits
     if match := _e9_time(value):
         return match[1], match[1] + rb"\.([0-9]{1,12})E9"
     return b"", b"([1-9][0-9]{0,11}(?:\\.[0-9]{1,3})?)" if _plain_time(value) else None

@@ -38,9 +38,9 @@ class DefinitionFiles:
         self._parent = parent
         self._prefix = f"{PROGRAM}-{os.getuid()}-"
         self._turn = threading.Lock()
-        self._folder: Path | None = None
-        self._lock: int | None = None
-        self._written: set[str] = set()
+        self._folder: Path | None = None  # the daemon's own directory, once it is made
+        self._lock: int | None = None  # the descriptor that holds the lock on it
+        self._written: set[str] = set()  # the names of the files in it
         self._is_closed = False
         self._is_full_logged = False
 
