@@ -156,8 +156,9 @@ class FleetMembership:
         """Note that a worker was found dead. It gets no leases until it writes another report, even if its last report
         still looks fresh.
         """
-        # Older entries are dropped, so that they do not become more and more.
-        kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < TRACE_S}
+        # Entries are dropped once the last report no longer looks fresh, so that they do not become more and more.
+        kept_s = max(TRACE_S, reports.EXPIRED_AFTER_PERIODS * self._rules.report_period_s)
+        kept = {other: found for other, found in self._found_dead.items() if abs(wall_s - found.at_s) < kept_s}
         reported = (seen.time_of(worker) for seen in (self._looks, self._runs))
         self._found_dead = kept | {worker: FoundDead(wall_s, frozenset(at_s for at_s in reported if at_s is not None))}
         self.ends.append((worker, wall_s))

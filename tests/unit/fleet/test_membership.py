@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.fleet.membership import FleetMembership, spread
+from mld.fleet.membership import TRACE_S, FleetMembership, spread
 from mld.fleet.report.reports import ReportRules, WorkerReport, own_report
 from mld.leases.lease import Lease
 from tests.support.settings import rules
@@ -72,6 +72,13 @@ def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
     assert assignable(it, report("dead"), report("a")) == {"a"}
     assert assignable(it, report("dead", -1), report("a")) == {"a", "dead"}
     assert assignable(it, report("dead"), report("a")) == {"a", "dead"}, "the matter is over"
+
+
+def test_a_dead_worker_is_remembered_as_long_as_its_last_report_looks_fresh() -> None:
+    it = FleetMembership("me", rules(duration_s=10.0, report_period_s=TRACE_S))
+    it.exclude_dead("dead", WALL_S)
+    it.exclude_dead("another", WALL_S + 1.5 * TRACE_S)
+    assert assignable(it, report("dead"), report("a")) == {"a"}
 
 
 def test_who_was_found_dead_receives_nothing_from_one_that_leaves() -> None:
