@@ -1,6 +1,7 @@
-"""`PrefixWriter`: stores the safe prefix of several children in the lease row, while the children continue.
+"""`PrefixWriter`: stores the checkpoint of a shard that several children share, while the children continue.
 
-Rule: parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted in memory; the row is written within
+It stores the *safe prefix*: the position up to which all records are checkpointed, whichever child had them. Rule:
+parallel#safe-prefix. A child's checkpoint is answered as soon as it is noted in memory; the row is written within
 `STORE_INTERVAL_S`. One write covers all checkpoints that were noted since the last write, so that eight children cost
 no more writes than one child. A failed write is retried as long as the lease is held, because nothing else would retry
 it.

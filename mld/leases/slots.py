@@ -37,8 +37,8 @@ class Slots:
     """Slots for `size` concurrent requests, or for more as long as that helps. An answer that takes longer than
     `late_s` is late.
 
-    Time is divided into rounds. A round ends when as many of the requests that began in it are answered as there are
-    slots. At its end it is decided whether to change the limit (`room`).
+    Time is divided into rounds. With n slots, a round ends when n of the requests that began in it are answered. At its
+    end it is decided whether to change the limit (`room`).
     """
 
     def __init__(self, size: int, late_s: float) -> None:
@@ -75,7 +75,7 @@ class Slots:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         """Hold a slot while the body of the `async with` waits for its answer. If no request at all is answered for
-        `SILENT`, the slot goes to the next request even before the body ends.
+        `SILENT` times `late_s`, the slot goes to the next request even before the body ends.
         """
         self._was_short = self._was_short or self.locked()
         await self._free.acquire()

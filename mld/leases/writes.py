@@ -74,9 +74,9 @@ def renew(
     """Renew: raise the counter by one if the holder's guard holds. If `lease` has a throughput, write it.
 
     If another worker has begun a handoff, the lease in the answer has a `checkpoint_owner`. `span` says how earlier
-    writes of ours may have changed the row; None: no other write is under way. `failing` is a note of failures to
-    write: a note with 0 failures removes the one in the row, and None leaves it there. `status` is the status to write;
-    None leaves the old status in the row.
+    writes of ours may have changed the row; None: no other write is under way. `failing` is the note
+    about failures of the record processor that the row is to get: a note with 0 failures removes the one in the row,
+    and None leaves it there. `status` is the status to write; None leaves the old status in the row.
     """
     span = span or Span.exactly(lease)
     sets, adds = _raised(span)

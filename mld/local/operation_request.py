@@ -25,8 +25,8 @@ INT_MAX = 2**31 - 1
 
 
 class OperationRequest:
-    """The fields of a request. `text`, `integer`, `timestamp` and `nested` return None for a field that is absent. All
-    methods raise KinesisError for a field that is missing or malformed.
+    """The fields of a request. `text`, `integer`, `timestamp` and `nested` return None for a field that is absent, and
+    `flag` returns False; the other methods raise KinesisError for it. All raise KinesisError for a malformed field.
     """
 
     __slots__ = ("_fields",)

@@ -64,7 +64,9 @@ class ChildLoads:
         if since >= WINDOW_S:
             self._window_began = now
             for child in self.children:
-                child.before, child.lately = child.lately if since < 2 * WINDOW_S else 0, 0
+                was_last_window = since < 2 * WINDOW_S  # otherwise a whole window without records lies between
+                child.before = child.lately if was_last_window else 0
+                child.lately = 0
         child = self.children[number]
         child.waiting += records
         child.lately += records

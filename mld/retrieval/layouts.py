@@ -236,8 +236,11 @@ def _pattern(name: str, value: bytes) -> bytes | None:
 
 
 def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
-    """Return the first digit that all arrival times in milliseconds share (empty if they share none), and the pattern
-    of the values; the pattern is None if `value` is unusual.
+    """Return what the arrival times in milliseconds begin with, and the pattern of the values, whose group has the
+    digits after that. The pattern is None if `value` is unusual.
+
+    A time may be written as seconds with an exponent (`1.7000000001E9`). The digit before the point, which is the same
+    in all records, is then the beginning. Other times have an empty beginning; that of null is ARRIVAL_UNKNOWN.
     """
     if value == b"null":
         return ARRIVAL_UNKNOWN, b"null()"  # the empty group stands for the missing digits

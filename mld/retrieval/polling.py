@@ -220,7 +220,7 @@ class PollingReader(ShardReader):
         next page should begin.
 
         Raises PositionRefusedError if Kinesis refuses the sequence number of `point`. If it refuses the time of
-        `point`, our anchor is in the future: the next call uses an earlier one, and this call raises the error.
+        `point`, which is in the future for Kinesis, this call raises the error, and the next call uses an earlier time.
         """
         issued_s = self._clock.monotonic()
         try:

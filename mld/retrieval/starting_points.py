@@ -121,9 +121,10 @@ def started(
     The field `asked` of the state is for `lacks_record`, which sees from the first answer whether records are missing:
 
     * after a start at a record it is that record's sequence number: the answer should begin with this record;
-    * after a start at a time or at TRIM_HORIZON, if a `read_to_s` or the time of the start is known, it is only the
-      name of this start: the first record should not be newer than that time;
-    * otherwise it is None, because nothing can be missing, or nothing shows it.
+    * after a start at a time or at TRIM_HORIZON it is the iterator type, which stands for a comparison of times: the
+      first record should not be newer than `read_to_s`, or than the time of the start if that is later;
+    * it is None if neither of these times is known, or after a start at LATEST: nothing can be missing, or nothing
+      shows it.
     """
     asked = start.sequence
     if start.type is IteratorType.LATEST:

@@ -228,7 +228,7 @@ class HttpServer:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests_max: int
     ) -> AsyncIterator[None]:
-        """Answer one request after the other, and yield after each answer."""
+        """Answer one request after the other. Yield after each answer, so that the caller can count them."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         timeout_s = REQUEST_TIMEOUT_S
         for number in range(requests_max):

@@ -310,16 +310,19 @@ class Walk:
         self._work = 0  # steps of the walk so far
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
-        """Walk up from each open shard without a row that is not in `skipped`. Return the checkpoint of each lease to
+        """Walk up from each open shard without a lease that is not in `skipped`. Return the checkpoint of each lease to
         create, by shard id.
+
+        Ancestors get the leases that are needed first (`_visit`). An open shard that descends from none of them, and
+        from no leased shard, gets a lease itself, at the configured position.
         """
         for number, (shard_id, shard) in enumerate(self.graph.shards.items()):
             if number % SLICE == 0:
                 yield
             if not shard.is_open or shard_id in self.leased or shard_id in skipped:
                 continue
-            descends = yield from self._visit(shard_id)
-            if not descends:
+            has_leased_ancestor = yield from self._visit(shard_id)
+            if not has_leased_ancestor:
                 self._new[shard_id] = self.sentinel
         return self._new
 

@@ -165,6 +165,7 @@ class FollowedStreams(TrackedStreams):
             except (StreamError, StartupError) as error:
                 log.error("stream %s: %s", listed.label, error, extra={"action": "stream_not_opened", "stream": stream})
                 del wanted[stream]
+        # A stream that is wanted again is no longer missing from the list.
         self._unlisted = {stream: reads for stream, reads in self._unlisted.items() if stream not in wanted}
         if self.consumed.streams == wanted.keys():
             return

@@ -298,6 +298,8 @@ class WireService:
             else:  # botocore sees no error in this answer, although its status is not a success
                 raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
 
+        # The body of an `Incoming` is still to come on its connection. A thread reads it from there, and the connection
+        # is closed afterwards.
         try:
             if isinstance(found, Incoming):
                 place.lend()

@@ -208,8 +208,9 @@ class PoisonSearch:
         until_published(attempt, self._patience.wait)
 
     def _put_all(self, letters: Sequence[Letter], names: Sequence[str], passes: bool = False) -> None:
-        """Put records into the dead letter, for the sinks in `names`; repeat until that succeeds. `passes` is as for
-        `_put_letters`."""
+        """Put records into the dead letter on behalf of the sinks in `names`, which cannot take them; repeat until that
+        succeeds. With `passes`, the dead letter's own mark moves past the records.
+        """
         dead = self._destinations.dead
         assert dead is not None
         for begin in range(0, len(letters), LETTERS_AT_ONCE):

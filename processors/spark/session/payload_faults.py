@@ -55,7 +55,7 @@ class MalformedShare:
         """
         if not seen:
             return None
-        # If only a part of a batch is among the last hundred records, the same part of its malformed ones is counted.
+        # At most RECORDS_MIN records are counted. If only a part of a batch fits, its malformed ones are scaled down.
         of_new = min(seen, RECORDS_MIN)
         of_old = min(self._seen, RECORDS_MIN - of_new)
         counted = of_new + of_old
