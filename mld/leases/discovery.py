@@ -57,7 +57,9 @@ class LeaseDiscovery:
         self._shown_at = self.clock.monotonic()
         """When the failover watcher last passed on a scan of the whole table."""
         self._leads_alone = False
-        """See `saw_table`."""
+        """Whether this worker leads and there is no other worker. Then the index is queried less often, because nobody
+        else can assign a lease to it.
+        """
         self._waiting: dict[str, None] = {}  # keys of rows to read, in order, each once
         self._has_waiting = asyncio.Event()
         self._looking: set[str] = set()  # keys of the rows that are being read now

@@ -299,7 +299,7 @@ class LeaseTaker:
             self._refused += 1
             self._refused_in_a_row += 1
             log.debug("%s not taken: %s", lease.key, answer.why, extra=about("take_refused", lease.key))
-            return None
+            return None  # the note in `_unknown_takes` is judged by the next scan
         self._refused_in_a_row = 0
         self._taken += 1
         self._seen.begin(lease.key, answer.counter, self.clock.monotonic())

@@ -87,7 +87,9 @@ class MachineProbe:
         return [findings.disk_finding(place, room_of(place)) for place in self._places]
 
     def daemons_here(self) -> Iterator[Diagnosis]:
-        """Yield what is wrong with the files of daemons of this application that this user runs on this machine."""
+        """Ask the daemons of this application that this user runs on this machine, and yield what is wrong with their
+        files. Warn of a daemon that does not answer.
+        """
         serving = self._exam.settings.serving
         wanted = WantedDaemon(self._exam.settings.application_name, serving.control_socket, None, None, TIMEOUT_S)
         try:

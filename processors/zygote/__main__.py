@@ -1,7 +1,8 @@
-"""The command ``python -m mld.processors.zygote script.py``. Run as a file with `--serve`, it starts the fork server.
+"""The command ``python -m mld.processors.zygote script.py``: runs a record processor in a process that is forked from a
+server with all packages loaded, so that each child starts sooner and takes less memory.
 
-The script must not notice the server: none of our packages stays in `sys.path` or `sys.modules`, because the user may
-have a module `mld` of his own.
+Run as a file with `--serve`, this is that server. The script must not notice the server: none of our packages stays in
+`sys.path` or `sys.modules`, because the user may have a module `mld` of his own.
 """
 
 from __future__ import annotations

@@ -331,14 +331,16 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Enter a state and log it, unless the state that was entered last is the same, with the same parts. Warn if
-        this worker works by the rules of 2.x although its settings do not say so, or takes no leases because the fleet
-        has left 2.x mode.
+        """Enter a state and log it, unless the state that was entered last is the same, with the same parts. `stored`
+        is the state in the row. In the state INIT a worker works by the rules of 2.x.
+
+        Warn if this worker works by the rules of 2.x although its settings do not say so, or takes no leases because
+        the fleet has left 2.x mode.
         """
         wanted = (version, components(version, stored))
         if wanted == self._entered:
             return
-        self._entered = None
+        self._entered = None  # so that the state is entered again if `on_state` fails
         await on_state(*wanted)
         self._entered = wanted
         self._version = version

@@ -32,8 +32,8 @@ class BatchSource:
     before: HighWaterMarks = field(default_factory=dict)
     """For a part of a batch: by shard, the position of the record right before the part."""
     preceding: Preceding = field(default_factory=dict)
-    """The marks that a sink must have before the batch. A sink that lacks one has gone back in time
-    (`high_water_marks.gaps`).
+    """The marks that a sink must have before the whole batch, also of parent shards. A sink that lacks one has gone
+    back in time (`high_water_marks.gaps`).
     """
     only: frozenset[str] | None = None
     """The sinks that get these records; None means all."""

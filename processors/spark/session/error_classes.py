@@ -151,8 +151,10 @@ def kind_of(causes: Sequence[Cause]) -> ErrorKind:
 
 
 def _kind(cause: Cause) -> ErrorKind:
-    """Return the meaning of one exception of the chain, without regard to the others. The first of these that is known
-    decides: the error condition, the SQLSTATE, the kind of client that raised it, the class.
+    """Return the meaning of one exception of the chain, without regard to the others.
+
+    The first of these that is known decides: the error condition, a SQLSTATE that is listed, the kind of client that
+    raised it, the message of a full disk, the class, and at last the family of the SQLSTATE.
     """
     if cause.condition in CONDITIONS:
         return CONDITIONS[cause.condition]

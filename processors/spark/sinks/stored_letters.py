@@ -1,4 +1,6 @@
-"""Reads the files of a dead letter, grouped by the commits that wrote them, to replay its letters."""
+"""Reads the files to which records were written as dead letters (`mld.spark.deadLetter`), so that these records can
+be replayed. The files are grouped by the commits that wrote them.
+"""
 
 from __future__ import annotations
 
