@@ -16,8 +16,10 @@ NAME_CHARACTERS_MAX = 128
 WORDS_CHARACTERS_MAX = 300
 ZERO_WIDTH_SPACE = "\u200b"
 _LOOKALIKES = str.maketrans("<>&[]|`", "\u2039\u203a\uff06\uff3b\uff3d\u00a6\u2018")
-_ACTED_ON = re.compile(r"@|:(?=//)|(?<=www)\.", re.IGNORECASE)
-"""Matches the character that makes a text a mention, a mail address, or a URL."""
+_ACTED_ON = re.compile(r"@|:(?=//)|(?<=www)(?:\.|\Z)", re.IGNORECASE)
+"""Matches the character that makes a text a mention, a mail address, or a URL; and the end of a text after `www`,
+because the sentence around the text may go on with a dot.
+"""
 _BARE_DOMAIN = re.compile(r"(?<=\w)\.(?=[^\W\d_]{2})")
 """Matches a dot before a word, as in `example.com`, which some chats show as a link."""
 

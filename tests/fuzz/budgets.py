@@ -159,7 +159,9 @@ async def check(pages: Sequence[Asked], takes_s: float, fails_each: int) -> None
     ways = len({asked.shard for asked in pages})
     if len(unknown) > dear and not fails_each and takes_s < 1:
         named = len({number for asked in pages for number in asked.versions})
-        assert glue.calls <= ways * (dear + LOOKUPS_AT_ONCE_MAX) + min(named - len(unknown), ways * LOOKUPS.tokens)
+        assert glue.calls <= ways * (dear + LOOKUPS_AT_ONCE_MAX) + min(
+            named - len(unknown), ways * LOOKUPS.tokens * (1 + minutes)
+        )
     assert glue.calls <= ways * (LOOKUPS.tokens * (1 + minutes) + LOOKUPS_AT_ONCE_MAX)
     assert seen.count <= ways * (WARNINGS.tokens * (1 + minutes) + 4 * (1 + minutes))
     await registry.close()

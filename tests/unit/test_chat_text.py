@@ -21,6 +21,11 @@ def test_no_joined_pieces_are_acted_on(text: str) -> None:
     assert acted_on(foreign_chat_text(text)) == []
 
 
+@given(st.lists(st.sampled_from([*ATTACKS, "w", "www", "WWW", "."])).map("".join))
+def test_a_sentence_that_goes_on_after_a_text_makes_no_link_of_it(text: str) -> None:
+    assert acted_on(f"failing (1): {foreign_chat_text(text)}. The record processor fails.") == []
+
+
 @given(st.text(max_size=400))
 def test_no_text_is_acted_on_and_none_is_long(text: str) -> None:
     made = foreign_chat_text(text)
