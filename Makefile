@@ -81,8 +81,7 @@ test: TIER := and not full
 test-all: test-sdks test-checkers test-deploy-tools $(LAKEHOUSE)/.installed
 test test-all: test-tools
 	$(PYTEST) -n 3 --dist worksteal -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) -n 5 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) -n 2 $(BY_FILE) -m "spark_slice $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 5 $(BY_FILE) -m "(not spark or spark_slice) $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(if $(filter test-all,$@),$(BIN)/python -m tests.support.fetch_databases && $(IN_LAKEHOUSE) tests/lakehouse/test_matrix.py $(PYTEST_ARGS) || $(NOTHING_SELECTED))
 
 # With PYTEST_ARGS="-k name" some of them may have nothing to do, which is exit code 5.
