@@ -70,9 +70,9 @@ test-deploy-tools: $(DEV)
 	$(BIN)/python -m tests.support.locked deploy
 
 # `make test` has to pass before a change lands: what lives in memory and virtual time; then, file by file, what starts servers, daemons
-# and children, which mostly wait; then a slice of what starts a Spark session. `make test-all`, before a release, adds what is
-# marked `full`: more seeds, cases and servers of the same promises; and, where Delta and Iceberg are, the matrix of formats of
-# records, tables and what may be wrong with a stream. All of Spark: make test-spark.
+# and children, which mostly wait, beside a slice of what starts a Spark session, which does not. `make test-all`, before a release,
+# adds what is marked `full`: more seeds, cases and servers of the same promises; and, where Delta and Iceberg are, the matrix of
+# formats of records, tables and what may be wrong with a stream. All of Spark: make test-spark.
 IN_MEMORY := tests/scenarios tests/simulation tests/contract tests/unit
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
