@@ -70,9 +70,9 @@ test-deploy-tools: $(DEV)
 	$(BIN)/python -m tests.support.locked deploy
 
 # `make test` has to pass before a change lands: what lives in memory and virtual time; then, file by file, what starts servers, daemons
-# and children, which mostly wait, beside a slice of what starts a Spark session, which does not. `make test-all`, before a release,
-# adds what is marked `full`: more seeds, cases and servers of the same promises; and, where Delta and Iceberg are, the matrix of
-# formats of records, tables and what may be wrong with a stream. All of Spark: make test-spark.
+# and children, which mostly wait; then a slice of what starts a Spark session. `make test-all`, before a release, adds what is
+# marked `full`: more seeds, cases and servers of the same promises; and, where Delta and Iceberg are, the matrix of formats of
+# records, tables and what may be wrong with a stream. All of Spark: make test-spark.
 IN_MEMORY := tests/scenarios tests/simulation tests/contract tests/unit
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
@@ -81,7 +81,8 @@ test: TIER := and not full
 test-all: test-sdks test-checkers test-deploy-tools $(LAKEHOUSE)/.installed
 test test-all: test-tools
 	$(PYTEST) -n 3 --dist worksteal -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) -n 5 $(BY_FILE) -m "(not spark or spark_slice) $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 5 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 2 $(BY_FILE) -m "spark_slice $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(if $(filter test-all,$@),$(BIN)/python -m tests.support.fetch_databases && $(IN_LAKEHOUSE) tests/lakehouse/test_matrix.py $(PYTEST_ARGS) || $(NOTHING_SELECTED))
 
 # With PYTEST_ARGS="-k name" some of them may have nothing to do, which is exit code 5.
