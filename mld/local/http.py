@@ -125,6 +125,8 @@ class HttpConnection(asyncio.Protocol, Peer):
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._first: bytes | None = b""
         """The first bytes, until they show whether the client speaks HTTP/2; None afterwards."""
+        self._received = bytearray()
+        """What has come since, and `h11` has not taken yet, because a request is being answered."""
         self._request: HttpRequest | None = None
         """The request whose body is still coming."""
         self._body = bytearray()
@@ -154,7 +156,9 @@ class HttpConnection(asyncio.Protocol, Peer):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the requests that are complete. Abort if the client sends too much while it is being answered."""
+        """Keep the bytes, and handle the requests that are complete. Abort if the client sends too much while it is
+        being answered.
+        """
         if self._first is not None:
             self._first += data
             if _HTTP2_PREFACE.startswith(self._first[: len(_HTTP2_PREFACE)]):
@@ -162,9 +166,9 @@ class HttpConnection(asyncio.Protocol, Peer):
                     self._hand_over(self._first)
                 return
             data, self._first = self._first, None
-        self._h11.receive_data(data)
+        self._received += data
         self._advance()
-        if self._h11.their_state is h11.DONE and len(self._h11.trailing_data[0]) > HEAD_BYTES_MAX + BODY_BYTES_MAX:
+        if len(self._received) > HEAD_BYTES_MAX + BODY_BYTES_MAX:
             self.abort()
 
     def pause_writing(self) -> None:
@@ -210,6 +214,9 @@ class HttpConnection(asyncio.Protocol, Peer):
                     assert request is not None
                     request.body, self._body = bytes(self._body), bytearray()
                     return request
+                case h11.NEED_DATA if self._received:
+                    self._h11.receive_data(bytes(self._received))
+                    self._received = bytearray()
                 case _:
                     return None
 

@@ -276,7 +276,8 @@ def _message(line: bytes) -> dict[str, Any]:
     """Parse a line of the daemon, which must be an object with an `action`. Raises FatalError."""
     try:
         message: dict[str, Any] = json.loads(line)
-        message["action"]
+        if not isinstance(message["action"], str):
+            raise TypeError("its action is no text")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FatalError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
     return message

@@ -47,7 +47,8 @@ PAGE_BYTES = 16 << 20
 """A child completes its page when it has this many bytes of lines, or earlier, when a micro-batch begins."""
 UNASKED_SHARE = 2048
 """A child may add this share of a full page (8 KiB) to its open page before it has to ask for room again. So a shard
-with a record a second wakes the host every few seconds, and not for each record.
+with a record a second wakes the host every few seconds, and not for each record. The host counts these
+bytes later, so a micro-batch that waits for a number of bytes may have that much more of each shard.
 """
 
 

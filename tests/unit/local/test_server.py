@@ -134,6 +134,24 @@ async def test_an_endless_head_ends_the_connection(server: EmbeddedServer) -> No
     writer.close()
 
 
+async def test_a_client_that_sends_on_and_on_while_it_is_answered_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mld.local.http.BODY_BYTES_MAX", 0)
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: HttpConnection(never, set(), Http2Connection), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.sockets[0].getsockname()[1])
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"x" * 200_000)
+    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+    listening.close()
+
+
 @pytest.mark.parametrize(
     ("operation", "body", "code"),
     [

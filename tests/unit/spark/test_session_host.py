@@ -303,8 +303,13 @@ def test_lines_that_come_at_once_are_read_one_by_one():
         lines = DaemonLines(stdin)
         daemon.write(b"one\ntwo\nthr")
         assert [(lines.read(), lines.is_there()) for _ in range(2)] == [(b"one\n", True), (b"two\n", False)]
-        daemon.write(b"ee\nfo")
+        daemon.write(b"ee\n")
         assert lines.read() == b"three\n"
+        large = b"x" * 300_000 + b"\n"  # more than the pipe holds, and than one read gets
+        writing = threading.Thread(target=daemon.write, args=[large + b"fo"])
+        writing.start()
+        assert lines.read() == large
+        writing.join(BOUND_S)
         daemon.close()
         with pytest.raises(FatalError, match="in the middle of a message"):
             lines.read()
